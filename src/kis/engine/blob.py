@@ -1,0 +1,161 @@
+"""The plan's records and their encoding: what the native launcher executes.
+
+Knows: docs/wire.md, "Plan blob". Must not know: why a record is in a plan, or any descriptor.
+Called by: linux and backends (make records), launch (encodes), readback (reads them).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from kis.errors import Code, SandboxError, escaped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    # A record: its type, then its fields, ints or bytes. ``encode`` checks what they are.
+    Step = tuple[Any, ...]
+
+MAGIC = b"KISPLAN1"
+MAX_BLOB_BYTES = 8 << 20
+MAX_RECORDS = 4096
+NONE = 0xFFFFFFFF
+
+# Bits of MODE.
+PRIVILEGED, LOOPBACK, NET_HOST, ROOT_READONLY, SUPERVISE = 1, 2, 4, 8, 16
+# Attributes of a bind.
+RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
+# Filters.
+FILTER_PAYLOAD = 1
+# Kinds of IDMAP entries.
+MAP_UID, MAP_GID = 0, 1
+
+(
+    MODE,
+    UID_MAP,
+    GID_MAP,
+    AGENT,
+    HOSTNAME,
+    SPACE,
+    IDMAP,
+    ROOT,
+    DIR,
+    FILE,
+    LINK,
+    BIND,
+    SPACE_BIND,
+    PROC,
+    DEVPTS,
+    MASK,
+    CAPS,
+    RLIMIT,
+    FILTER,
+    SYSCTL,
+    OVERLAY,
+) = range(1, 22)
+
+# Per record: its name, the kinds of its fields (I u32, Q u64, s str without NUL, b any bytes,
+# * the rest are u32), and the fields' names.
+_LAYOUT: dict[int, tuple[str, str, tuple[str, ...]]] = {
+    MODE: ("mode", "I", ("bits",)),
+    UID_MAP: ("uid_map", "III", ("inside", "outside", "count")),
+    GID_MAP: ("gid_map", "III", ("inside", "outside", "count")),
+    AGENT: ("agent", "II", ("uid", "gid")),
+    HOSTNAME: ("hostname", "s", ("name",)),
+    SPACE: ("space", "QQ", ("bytes", "inodes")),
+    IDMAP: ("idmap", "II*", ("index", "count", "entries")),
+    ROOT: ("root", "IIIs", ("kind", "source", "idmap", "path")),
+    DIR: ("dir", "IIIs", ("mode", "uid", "gid", "path")),
+    FILE: ("file", "IIIsb", ("mode", "uid", "gid", "path", "content")),
+    LINK: ("link", "ss", ("path", "target")),
+    BIND: ("bind", "IIIss", ("source", "attributes", "idmap", "target", "path")),
+    SPACE_BIND: ("space_bind", "IIIIs", ("mode", "uid", "gid", "attributes", "target")),
+    PROC: ("proc", "s", ("target",)),
+    DEVPTS: ("devpts", "s", ("target",)),
+    MASK: ("mask", "s", ("target",)),
+    CAPS: ("caps", "Q", ("mask",)),
+    RLIMIT: ("rlimit", "IQQ", ("resource", "soft", "hard")),
+    FILTER: ("filter", "I", ("number",)),
+    SYSCTL: ("sysctl", "ss", ("name", "value")),
+    OVERLAY: ("overlay", "IIss", ("source", "idmap", "target", "path")),
+}
+_OCTAL = frozenset({"mode"})
+
+# Numbers come first in every record: one structure packs the record's head and all of them.
+_HEADS = {
+    record: (struct.Struct("<HHI" + kinds.replace("s", "").replace("b", "").rstrip("*")), kinds)
+    for record, (_, kinds, _) in _LAYOUT.items()
+}
+_HEAD_BYTES = 8
+_u32 = struct.Struct("<I")
+
+
+def idmap(index: int, entries: Sequence[tuple[int, int, int, int]]) -> Step:
+    """Return an IDMAP record; each entry is kind, id on the file system, id outside, count."""
+    return (IDMAP, index, len(entries), *(number for entry in entries for number in entry))
+
+
+def encode(steps: Sequence[Step]) -> bytes:
+    """Return the blob of these records, in their order.
+
+    Raises ``invariant_failed`` for a record that docs/wire.md does not know, and
+    ``profile_invalid`` where the whole is more than the launcher takes.
+    """
+    parts = [b""]
+    try:
+        for step in steps:
+            _encode_record(step, parts)
+    except (struct.error, TypeError, KeyError, ValueError) as error:
+        raise SandboxError(Code.INVARIANT_FAILED, f"a malformed plan record: {error}") from error
+    total = 16 + sum(map(len, parts))
+    if total > MAX_BLOB_BYTES or len(steps) > MAX_RECORDS:
+        raise SandboxError(
+            Code.PROFILE_INVALID,
+            f"the plan takes {total} bytes in {len(steps)} records; "
+            f"{MAX_BLOB_BYTES} in {MAX_RECORDS} are the most",
+            "Fewer mounts, or smaller secrets.",
+        )
+    parts[0] = MAGIC + struct.pack("<II", total, len(steps))
+    return b"".join(parts)
+
+
+def _encode_record(step: Step, parts: list[bytes]) -> None:
+    head, kinds = _HEADS[step[0]]
+    if kinds.endswith("*"):
+        head = struct.Struct(f"<HHI{len(step) - 1}I")
+        kinds = "I" * (len(step) - 1)
+    if len(step) - 1 != len(kinds):
+        raise ValueError(f"record {step[0]} has {len(step) - 1} fields")
+    length = head.size - _HEAD_BYTES
+    tail: list[bytes] = []
+    numbers = len(kinds)
+    while numbers and kinds[numbers - 1] in "sb":
+        numbers -= 1
+    for kind, text in zip(kinds[numbers:], step[numbers + 1 :], strict=True):
+        if not isinstance(text, bytes) or (kind == "s" and b"\0" in text):
+            raise ValueError(f"record {step[0]} has text of a wrong kind")
+        tail.append(_u32.pack(len(text)))
+        tail.append(text)
+        length += 4 + len(text)
+    parts.append(head.pack(step[0], 0, length, *step[1 : numbers + 1]))
+    parts.extend(tail)
+
+
+def describe(step: Step) -> str:
+    """Return a record in words: one line, every character visible, a file's content only sized."""
+    name, kinds, fields = _LAYOUT[step[0]]
+    values = step[1:]
+    shown = []
+    for position, value in enumerate(values):
+        field = fields[min(position, len(fields) - 1)]
+        if kinds[min(position, len(kinds) - 1)] == "b" and isinstance(value, bytes):
+            shown.append(f"{field}={len(value)} bytes")
+        elif isinstance(value, bytes):
+            shown.append(f"{field}={escaped(value, also=' ')}")
+        elif field in _OCTAL:
+            shown.append(f"{field}={value:04o}")
+        elif value != NONE:
+            shown.append(f"{field}={value}")
+    return " ".join((name, *shown))

@@ -1,0 +1,182 @@
+"""A live sandbox, driven by poll(2): the blocking driver.
+
+Knows: how to wait for a link. Must not know: what the events mean (life), how it was planned.
+Called by: engine, and by those who hold a sandbox.
+"""
+
+from __future__ import annotations
+
+import _thread
+import math
+import select
+
+from kis.engine.exchange import Exchange
+from kis.errors import Code, SandboxError
+from kis.vocabulary import Demand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Self
+
+    from kis.command import Command, Outcome
+    from kis.engine.life import Sink
+    from kis.engine.link import Link
+    from kis.profile import Profile
+    from kis.vocabulary import Tier
+
+
+def drive(link: Link, done: Callable[[], bool]) -> None:
+    """Wait for a link's descriptors and deadlines, and let it act, until ``done``."""
+    poll = select.poll()
+    registered: dict[int, int] = {}
+    while not done():
+        wanted = link.wanted()
+        if wanted != registered:
+            for descriptor in registered.keys() - wanted.keys():
+                poll.unregister(descriptor)
+            for descriptor, events in wanted.items():
+                poll.register(descriptor, events)
+            registered = wanted
+        left = link.seconds_left()
+        for descriptor, _ in poll.poll(None if left is None else math.ceil(left * 1000)):
+            link.handle(descriptor)
+        link.tick()
+
+
+def end(link: Link) -> None:
+    """Kill what is left of a sandbox, wait for it to be dead, and close every descriptor."""
+    try:
+        link.kill()
+        drive(link, link.is_gone)
+    finally:
+        link.close()
+
+
+class Sandbox:
+    """A live sandbox: any number of commands, one after the other. A context manager.
+
+    A command that runs into its time or output limit takes the whole sandbox with it. ``close``
+    ends everything; a sandbox that is dropped without it warns and is ended all the same.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        link: Link,
+        profile: Profile,
+        claims: frozenset[Demand],
+        uid: int,
+        release: Callable[[], None],
+    ) -> None:
+        self.id = id
+        self._link: Link | None = link
+        self._profile = profile
+        self._claims = claims
+        self._uid = uid
+        self._release = release
+        self._lock = _thread.allocate_lock()
+
+    @property
+    def tier(self) -> Tier:
+        return self._live().plan.tier
+
+    @property
+    def backend(self) -> str:
+        return self._live().plan.backend
+
+    def run(
+        self,
+        command: Command,
+        *,
+        on_stdout: Sink | None = None,
+        on_stderr: Sink | None = None,
+        stdin_fd: int | None = None,
+    ) -> Outcome:
+        """Run one command to its end and return the outcome.
+
+        With ``on_stdout`` or ``on_stderr`` that stream's bytes are handed on as they come, and
+        not kept. ``stdin_fd`` is forwarded as standard input. Raises ``SandboxError`` where the
+        command could not be started or a promise not be kept, never for a command that fails.
+        """
+        with self._lock:
+            link = self._live()
+            refuse_other_user(link, self._profile, self._claims, self._uid, command)
+            exchange = Exchange(
+                link,
+                self._profile,
+                command,
+                sandbox=self.id,
+                sinks=(on_stdout, on_stderr),
+                stdin_fd=stdin_fd,
+            )
+            try:
+                exchange.begin()
+                drive(link, link.is_idle)
+            except BaseException:
+                self._end()
+                raise
+            if link.life.gone:
+                self._end()
+            return exchange.outcome()
+
+    def close(self) -> None:
+        """End the sandbox: every process in it dies. More than once does no harm."""
+        with self._lock:
+            self._end(orderly=True)
+
+    def _end(self, *, orderly: bool = False) -> None:
+        link, self._link = self._link, None
+        if link is None:
+            return
+        try:
+            if orderly:
+                link.stop()
+                drive(link, link.is_gone)
+            end(link)
+        finally:
+            self._release()
+        if orderly and link.life.failure is not None:
+            raise link.life.failure
+
+    def _live(self) -> Link:
+        if self._link is None:
+            raise SandboxError(Code.AGENT_UNREACHABLE, "the sandbox has ended")
+        return self._link
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_link", None) is not None:
+            import warnings
+
+            warnings.warn(f"sandbox {self.id} was not closed", ResourceWarning, stacklevel=2)
+            self._end()
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self.id}{'' if self._link else ' ended'}>"
+
+
+def refuse_other_user(
+    link: Link, profile: Profile, claims: Iterable[Demand], uid: int, command: Command
+) -> None:
+    """Raise where a command's user is none that this sandbox was made for."""
+    unmet = command.demands(link.plan.tier) - frozenset(claims)
+    if unmet:
+        raise SandboxError(
+            Code.PROFILE_UNSATISFIABLE,
+            f"this sandbox cannot give {', '.join(sorted(unmet))}",
+            "Only kis started by root has more than one user to give.",
+            {"field": "user", "unmet": sorted(map(str, unmet))},
+        )
+    if command.uid != uid and any(mount.writable for mount in profile.mounts):
+        raise SandboxError(
+            Code.COMMAND_INVALID,
+            f"user must be {uid} in this sandbox: its rw mounts stand for one owner",
+            "Make another sandbox for that user.",
+            {"field": "user"},
+        )

@@ -1,0 +1,100 @@
+"""What was asked, which mechanism enforced it, and what was seen.
+
+Knows: the shape of the proof. Must not know: how anything was observed.
+Called by: engine (makes it), caller and cli (show it).
+"""
+
+from __future__ import annotations
+
+from kis.frozen import Frozen
+from kis.vocabulary import Tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal
+
+    Shown = str | int | float | bool | tuple[str, ...] | None
+
+
+class Entry(Frozen):
+    """One field of the proof.
+
+    ``source`` is ``observed`` (the engine read it from outside), ``self_reported`` (only the
+    inside can say it) or ``engine`` (the engine enforces it itself). ``after_payload`` is true
+    where payload code had already run in the sandbox. ``holds`` is ``None`` where there was
+    nothing to compare. Values are text, numbers or tuples of text; secrets by name only.
+    """
+
+    __slots__ = ("after_payload", "asked", "field", "holds", "mechanism", "observed", "source")
+    field: str
+    asked: Shown
+    mechanism: str
+    observed: Shown
+    source: Literal["observed", "self_reported", "engine"]
+    after_payload: bool
+    holds: bool | None
+
+    def __init__(
+        self,
+        field: str,
+        asked: Shown,
+        mechanism: str,
+        observed: Shown,
+        source: Literal["observed", "self_reported", "engine"] = "observed",
+        after_payload: bool = False,
+        holds: bool | None = None,
+    ) -> None:
+        self._set("field", field, "asked", asked, "mechanism", mechanism)
+        self._set("observed", observed, "source", source)
+        self._set("after_payload", after_payload, "holds", holds)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields as JSON-ready values."""
+        return {name: _plain(getattr(self, name)) for name in _ENTRY_ORDER}
+
+
+class Receipt(Frozen):
+    """The proof of one command. ``id`` is the run's, ``sandbox`` the sandbox's."""
+
+    __slots__ = ("backend", "entries", "id", "sandbox", "tier")
+    id: str
+    sandbox: str
+    tier: Tier
+    backend: str
+    entries: tuple[Entry, ...]
+
+    def __init__(
+        self, id: str, sandbox: str, tier: Tier, backend: str, entries: Iterable[Entry]
+    ) -> None:
+        self._set("id", id, "sandbox", sandbox, "tier", Tier(tier), "backend", backend)
+        self._set("entries", tuple(entries))
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing that was observed differs from what was asked."""
+        return all(entry.holds is not False for entry in self.entries)
+
+    def get(self, field: str) -> Entry | None:
+        """Return the entry of a field, or ``None`` where the receipt says nothing of it."""
+        for entry in self.entries:
+            if entry.field == field:
+                return entry
+        return None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the receipt as JSON-ready values."""
+        return {
+            "id": self.id,
+            "sandbox": self.sandbox,
+            "tier": str(self.tier),
+            "backend": self.backend,
+            "entries": [entry.to_dict() for entry in self.entries],
+        }
+
+
+_ENTRY_ORDER = ("field", "asked", "mechanism", "observed", "source", "after_payload", "holds")
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
