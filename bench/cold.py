@@ -138,8 +138,13 @@ def runc(room: Path) -> Callable[[], None] | str:
     argv = ["runc", "--root", str(room / "runc"), "run", "--bundle", str(bundle)]
     tried = subprocess.run([*argv, "kis-bench"], capture_output=True, text=True)
     if tried.returncode != 0:
-        return "installed, but cannot start: " + tried.stderr.strip().splitlines()[-1][:120]
+        return cannot_start(tried)
     return spawned([*argv, "kis-bench"])
+
+
+def cannot_start(tried: subprocess.CompletedProcess[str]) -> str:
+    """The last words of a peer that is here and does not work."""
+    return "installed, but cannot start: " + (tried.stderr.strip().splitlines() or ["?"])[-1][:120]
 
 
 def firejail() -> Callable[[], None] | str:
@@ -162,7 +167,7 @@ def podman(room: Path) -> Callable[[], None] | str:
     words += ["--ulimit", "nproc=1024:1024", "--rootfs", str(root), "/bin/true"]
     tried = subprocess.run(words, capture_output=True, text=True)
     if tried.returncode != 0:
-        return "installed, but cannot start: " + (tried.stderr.strip().splitlines() or ["?"])[-1][:120]
+        return cannot_start(tried)
     return spawned(words)
 
 
@@ -281,7 +286,8 @@ def report(cases: list[Case], missing: dict[str, str], rounds: int) -> dict[str,
     for what, name, peer, most in GOALS:
         found = ratio(by_name, name, peer)
         met = None if found is None else found <= most
-        goals.append({"what": what, "of": name, "to": peer, "ratio": found, "goal": most, "met": met})
+        row = {"what": what, "of": name, "to": peer, "ratio": found, "goal": most, "met": met}
+        goals.append(row)
     machine = {"kernel": platform.release(), "machine": platform.machine(), "cpus": os.cpu_count()}
     machine["python"] = platform.python_version()
     return {"rounds": rounds, "machine": machine, "cases": rows, "missing": missing, "goals": goals}

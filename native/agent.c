@@ -20,13 +20,12 @@
 #include "sys.h"
 
 #define COMMANDS_MAX 256
-#define STDIO_COUNT 3
+#define RIGHTS_COUNT 4 /* standard input, output, error, and the gate (command.h) */
 
 struct running {
     pid_t pid; /* 0: free place */
     uint32_t id;
     bool last; /* the sandbox ends with it */
-    int gate; /* write end: a byte releases the waiting command, end of file aborts it */
 };
 
 static struct {
@@ -72,7 +71,7 @@ static _Noreturn void protocol_error(const char *what)
 
 static void close_all(const int *descriptors)
 {
-    for (int i = 0; i < STDIO_COUNT; i++)
+    for (int i = 0; i < RIGHTS_COUNT; i++)
         close(descriptors[i]);
 }
 
@@ -99,24 +98,21 @@ static void refuse_command(uint32_t id, int error, const int *descriptors)
 static void start_command(uint32_t id, bool last, const int *descriptors)
 {
     struct running *place = free_place();
-    int gate[2];
-    if (!place || find_running(0, id) || pipe2(gate, O_CLOEXEC) < 0) {
-        refuse_command(id, place ? errno : EAGAIN, descriptors);
+    if (!place || find_running(0, id)) {
+        refuse_command(id, EAGAIN, descriptors);
         return;
     }
     pid_t pid = fork();
     if (pid == 0)
-        command_run(id, self.pending, self.pending_length, gate[0], descriptors,
+        command_run(id, self.pending, self.pending_length, descriptors,
                     self.mode & MODE_SUPERVISE ? 0 : self.grantable, !(self.mode & MODE_SUPERVISE));
     int error = errno;
-    close(gate[0]);
     if (pid < 0) {
-        close(gate[1]);
         refuse_command(id, error, descriptors);
         return;
     }
     close_all(descriptors);
-    *place = (struct running){pid, id, last, gate[1]};
+    *place = (struct running){pid, id, last};
 }
 
 static void on_exec(const struct frame *frame, const int *descriptors, int count)
@@ -133,7 +129,7 @@ static void on_exec(const struct frame *frame, const int *descriptors, int count
             protocol_error("early descriptors");
         return;
     }
-    if (count != STDIO_COUNT)
+    if (count != RIGHTS_COUNT)
         protocol_error("descriptors");
     start_command(frame->id, frame->flags & FLAG_LAST, descriptors);
     if (self.pending_length > FRAME_PAYLOAD_MAX)
@@ -141,17 +137,6 @@ static void on_exec(const struct frame *frame, const int *descriptors, int count
     else
         memset(self.pending, 0, self.pending_length); /* environments hold secrets */
     self.pending_length = 0;
-}
-
-static void open_gate(uint32_t id, bool release)
-{
-    struct running *r = find_running(0, id);
-    if (!r || r->gate < 0)
-        return;
-    if (release && write(r->gate, "", 1) != 1)
-        kill(r->pid, SIGKILL);
-    close(r->gate);
-    r->gate = -1;
 }
 
 static void on_signal(const struct frame *frame)
@@ -176,10 +161,6 @@ static void on_frame(const struct frame *frame, const int *descriptors, int coun
     switch (frame->type) {
     case FRAME_EXEC:
         on_exec(frame, descriptors, count);
-        break;
-    case FRAME_RELEASE:
-    case FRAME_ABORT:
-        open_gate(frame->id, frame->type == FRAME_RELEASE);
         break;
     case FRAME_SIGNAL:
         on_signal(frame);
@@ -207,7 +188,7 @@ static void on_control(void)
 {
     union {
         struct cmsghdr align;
-        char room[CMSG_SPACE(STDIO_COUNT * sizeof(int))];
+        char room[CMSG_SPACE(RIGHTS_COUNT * sizeof(int))];
     } rights;
     struct iovec part = {self.packet, sizeof self.packet};
     struct msghdr message = {
@@ -217,7 +198,7 @@ static void on_control(void)
         return;
     if (n <= 0)
         end();
-    int descriptors[STDIO_COUNT];
+    int descriptors[RIGHTS_COUNT];
     int count = take_rights(&message, descriptors);
     struct frame frame;
     if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC) || !frame_parse(self.packet, (size_t)n, &frame))
@@ -237,8 +218,6 @@ static void reap(int signals)
         struct running *r = find_running(pid, 0);
         if (!r)
             continue;
-        if (r->gate >= 0)
-            close(r->gate);
         r->pid = 0;
         send_exited(r->id, status, &usage);
         if (r->last)
@@ -258,24 +237,23 @@ static int child_signals(void)
     return fd;
 }
 
-static void send_hello(uint32_t host_keyring, uint32_t own_keyring)
+void agent_greet(int control, uint32_t host_keyring, uint32_t own_keyring)
 {
     uint8_t payload[12];
     struct writer w = {payload, sizeof payload, 0, false};
     write_u32(&w, 1);
     write_u32(&w, host_keyring);
     write_u32(&w, own_keyring);
-    send_frame(AGENT_CONTROL, FRAME_HELLO, 0, payload, w.used);
+    send_frame(control, FRAME_HELLO, 0, payload, w.used);
 }
 
-_Noreturn void agent_serve(uint32_t mode, uint64_t grantable, uint32_t host_keyring, uint32_t own_keyring)
+_Noreturn void agent_serve(uint32_t mode, uint64_t grantable)
 {
     self.mode = mode;
     self.grantable = grantable;
     if (mode & MODE_SUPERVISE && (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0 || !descend_possible()))
         fault(STEP_AGENT, errno, NONE, "subreaper");
     int signals = child_signals();
-    send_hello(host_keyring, own_keyring);
     struct pollfd watched[] = {
         {.fd = AGENT_CONTROL, .events = POLLIN}, {.fd = AGENT_ENGINE, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
     for (;;) {
@@ -291,7 +269,7 @@ _Noreturn void agent_serve(uint32_t mode, uint64_t grantable, uint32_t host_keyr
     }
 }
 
-_Noreturn void agent(uint32_t mode, uint64_t grantable, uint32_t host_keyring, uint32_t own_keyring)
+_Noreturn void agent(uint32_t mode, uint64_t grantable)
 {
     /* First of all: nothing inside may read or trace this process, whatever its uid. */
     if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
@@ -303,11 +281,10 @@ _Noreturn void agent(uint32_t mode, uint64_t grantable, uint32_t host_keyring, u
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 ||
         !set_capabilities(own, own | grantable, own | grantable))
         fault(STEP_CAPABILITIES, errno, NONE, "agent");
-    agent_serve(mode, grantable, host_keyring, own_keyring);
+    agent_serve(mode, grantable);
 }
 
 _Noreturn void agent_main(char **arguments)
 {
-    agent((uint32_t)strtoul(arguments[0], NULL, 10), strtoull(arguments[1], NULL, 10),
-          (uint32_t)strtoul(arguments[2], NULL, 10), (uint32_t)strtoul(arguments[3], NULL, 10));
+    agent((uint32_t)strtoul(arguments[0], NULL, 10), strtoull(arguments[1], NULL, 10));
 }

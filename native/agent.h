@@ -8,14 +8,17 @@
 /* Descriptors the agent is started with. */
 enum { AGENT_CONTROL = 3, AGENT_ENGINE = 4, AGENT_PROGRAM = 5 };
 
-/* As pid 1, already confined: `grantable` are the capabilities a command may get, the keyrings are
- * serials of the launcher's session keyring and of our own. */
-_Noreturn void agent(uint32_t mode, uint64_t grantable, uint32_t host_keyring, uint32_t own_keyring);
+/* HELLO: the place is complete, though this process has yet to give up what it must. The numbers are
+ * serials of the launcher's session keyring and of our own, 0 where keyctl cannot be called. */
+void agent_greet(int control, uint32_t host_keyring, uint32_t own_keyring);
 
-/* The same from the four arguments of an exec, in decimal. */
+/* As pid 1, already confined: `grantable` are the capabilities a command may get. */
+_Noreturn void agent(uint32_t mode, uint64_t grantable);
+
+/* The same from the two arguments of an exec, in decimal. */
 _Noreturn void agent_main(char **arguments);
 
 /* The loop alone, for the process tier, which confines nothing. */
-_Noreturn void agent_serve(uint32_t mode, uint64_t grantable, uint32_t host_keyring, uint32_t own_keyring);
+_Noreturn void agent_serve(uint32_t mode, uint64_t grantable);
 
 #endif

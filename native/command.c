@@ -39,12 +39,12 @@ static _Noreturn void failed(uint32_t id, uint32_t stage, const char *detail)
     _exit(ABORTED);
 }
 
-static void take_descriptors(uint32_t id, int gate, const int *descriptors)
+static void take_descriptors(uint32_t id, const int *descriptors)
 {
     for (int i = 0; i < 3; i++)
         if (dup2(descriptors[i], i) < 0)
             failed(id, STAGE_DESCRIPTORS, "stdio");
-    if (dup3(gate, GATE, O_CLOEXEC) < 0 || sys_close_range(GATE + 1, ~0u) < 0)
+    if (dup3(descriptors[3], GATE, O_CLOEXEC) < 0 || sys_close_range(GATE + 1, ~0u) < 0)
         failed(id, STAGE_DESCRIPTORS, "gate");
 }
 
@@ -227,13 +227,13 @@ static _Noreturn void execute(uint32_t id, const struct command *command)
     exec_failed(id, error == EACCES ? refused : name, error);
 }
 
-_Noreturn void command_run(uint32_t id, uint8_t *blob, size_t length, int gate, const int *descriptors,
-                           uint64_t grantable, bool probe)
+_Noreturn void command_run(uint32_t id, uint8_t *blob, size_t length, const int *descriptors, uint64_t grantable,
+                           bool probe)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    take_descriptors(id, gate, descriptors);
+    take_descriptors(id, descriptors);
     struct command command;
     if (!command_parse(blob, length, &command) || command.capabilities & ~grantable) {
         errno = EINVAL;

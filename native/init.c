@@ -13,7 +13,7 @@ int main(int argc, char **argv)
         launch(argv + 2);
     if (argc > 2 && strcmp(argv[1], "supervise") == 0)
         supervise(argv + 2);
-    if (argc == 6 && strcmp(argv[1], "agent") == 0)
+    if (argc == 4 && strcmp(argv[1], "agent") == 0)
         agent_main(argv + 2);
     static const char usage[] = "kis-init is started by kis and does nothing by itself.\n";
     return write(2, usage, sizeof usage - 1) < 0 || 1 ? 125 : 0;

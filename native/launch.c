@@ -267,19 +267,17 @@ static void place_descriptors(int agent, int control, int engine)
 /* Executing gives the agent memory that belongs to its own user namespace, which is what lets an
  * engine without privilege read it from outside. The host's root may read anyone, so a launcher
  * that already runs from the sealed memory goes on as it is. */
-static _Noreturn void become_agent(bool sealed, uint32_t host_keyring, uint32_t own_keyring)
+static _Noreturn void become_agent(bool sealed)
 {
     if (sealed && plan.mode & MODE_PRIVILEGED) {
         close(AGENT_PROGRAM);
         munmap(plan_blob, plan_length);
-        agent(plan.mode, grantable_capabilities(), host_keyring, own_keyring);
+        agent(plan.mode, grantable_capabilities());
     }
-    char mode[16], caps[24], outer[16], own[16];
+    char mode[16], caps[24];
     snprintf(mode, sizeof mode, "%u", plan.mode);
     snprintf(caps, sizeof caps, "%llu", (unsigned long long)grantable_capabilities());
-    snprintf(outer, sizeof outer, "%u", host_keyring);
-    snprintf(own, sizeof own, "%u", own_keyring);
-    char *argv[] = {"kis-init", "agent", mode, caps, outer, own, NULL};
+    char *argv[] = {"kis-init", "agent", mode, caps, NULL};
     char *envp[] = {NULL};
     syscall(SYS_execveat, AGENT_PROGRAM, "", argv, envp, AT_EMPTY_PATH);
     fault(STEP_AGENT, errno, NONE, "execveat");
@@ -305,12 +303,14 @@ static _Noreturn void inside(int gate, int program, int control, int engine)
     umask(0);
     tree_build(&plan, &sources);
     tree_enter();
+    /* Early, so that the engine looks at the place while we give up the rest. */
+    agent_greet(control, host_keyring, own_keyring);
     umask(022);
     confine_limits(&plan);
     confine_identity(&plan);
     confine_filters(&plan);
     place_descriptors(program, control, engine);
-    become_agent(sealed, host_keyring, own_keyring);
+    become_agent(sealed);
 }
 
 static int take_descriptors(char **arguments, int kept[], int fixed)
@@ -388,5 +388,6 @@ _Noreturn void supervise(char **arguments)
         dup3(engine, AGENT_ENGINE, O_CLOEXEC) < 0 || sys_close_range(AGENT_ENGINE + 1, ~0u) < 0)
         fault(STEP_DESCRIPTORS, errno, NONE, "descriptors");
     report_to(AGENT_CONTROL);
-    agent_serve(MODE_SUPERVISE, 0, host_keyring, session_keyring());
+    agent_greet(AGENT_CONTROL, host_keyring, session_keyring());
+    agent_serve(MODE_SUPERVISE, 0);
 }

@@ -53,8 +53,6 @@ enum filter_number { FILTER_PAYLOAD = 1 };
 
 enum frame_type {
     FRAME_EXEC = 0x01,
-    FRAME_RELEASE = 0x02,
-    FRAME_ABORT = 0x03,
     FRAME_SIGNAL = 0x04,
     FRAME_SHUTDOWN = 0x05,
     FRAME_HELLO = 0x81,

@@ -7,6 +7,7 @@ make directories such a person can use. Knows nothing of what is tested. Used by
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
@@ -17,14 +18,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 ORDINARY_UID = 54321
 """Nobody of this number need exist: kis must not care whether its user has a name."""
-HANG_SECONDS = 180.0
+HANG_SECONDS = 120.0
 """A guard against hanging, never a measure of speed."""
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 GRANTABLE = (
@@ -78,7 +79,7 @@ class Starter:
 
     def start(self, argv: list[Any], **options: Any) -> subprocess.Popen[bytes]:
         """Start any program as this person, with pipes, in `/` when no `cwd` is said."""
-        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdin", options.pop("stdin_descriptor", subprocess.DEVNULL))
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("env", self.environment())
@@ -92,7 +93,7 @@ class Starter:
         with self.start(argv, **options) as process:
             try:
                 out, err = process.communicate(stdin, timeout=HANG_SECONDS)
-            except subprocess.TimeoutExpired:
+            except BaseException:
                 process.kill()
                 raise
         return Finished(argv, process.returncode, out or b"", err or b"")
@@ -190,7 +191,7 @@ def works_for(uid: int, python: str, path: str) -> bool:
     return done.returncode == 0
 
 
-@lru_cache(maxsize=None)
+@cache
 def starter(name: str) -> Starter | str:
     """The starter of that name, or the reason why there is none here."""
     path = search_path()
@@ -206,10 +207,10 @@ def starter(name: str) -> Starter | str:
     for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         if works_for(uid, python, copy):
             return Starter("user", uid, python, copy)
-    return "no Python >= 3.11 that an ordinary user can run with kis"
+    return "needs user: no Python >= 3.11 here that an ordinary user can run with kis"
 
 
-@lru_cache(maxsize=None)
+@cache
 def readable_copy() -> str:
     """A copy of the packages where everybody can read them (the checkout may be in /root)."""
     place = Path(tempfile.mkdtemp(prefix="kis-test-package-"))
@@ -218,8 +219,6 @@ def readable_copy() -> str:
     msgspec = importlib.util.find_spec("msgspec")
     if msgspec is not None and msgspec.origin is not None:
         shutil.copytree(Path(msgspec.origin).parent, place / "msgspec")
-    import atexit
-
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return str(place)
 

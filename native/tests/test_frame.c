@@ -48,7 +48,7 @@ static void test_frames_are_bounded(void)
     b = packet(0xffffffff, FRAME_EXEC, 0, 1, FRAME_GENERATION); /* plus the header: 15 in 32 bits */
     CHECK(!frame_parse(b.data, b.length, &frame));
     free(b.data);
-    b = packet(0, FRAME_RELEASE, 0, 1, FRAME_GENERATION + 1);
+    b = packet(0, FRAME_SHUTDOWN, 0, 1, FRAME_GENERATION + 1);
     CHECK(!frame_parse(b.data, b.length, &frame));
     free(b.data);
 }

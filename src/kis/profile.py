@@ -142,7 +142,8 @@ class Mount(Frozen):
         if mode == MountMode.RW and owner is None and 0 in (source.owner_uid, source.owner_gid):
             raise SandboxError(
                 Code.MOUNT_INVALID,
-                f"{quoted(source.path)} belongs to root, so the owner of new files must be named",
+                f"{quoted(source.path)} belongs to {source.owner_uid}:{source.owner_gid}: where "
+                "one is root's, the owner of new files must be named",
                 "Name the owner: owner=UID:GID in the long form of --mount.",
                 {"field": "mounts.owner", "source": quoted(source.path)},
             )

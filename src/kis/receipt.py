@@ -11,7 +11,7 @@ from kis.vocabulary import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Literal
 
     Shown = str | int | float | bool | tuple[str, ...] | None
@@ -57,18 +57,39 @@ class Entry(Frozen):
 class Receipt(Frozen):
     """The proof of one command. ``id`` is the run's, ``sandbox`` the sandbox's."""
 
-    __slots__ = ("backend", "entries", "id", "sandbox", "tier")
+    __slots__ = ("_made", "backend", "id", "sandbox", "tier")
     id: str
     sandbox: str
     tier: Tier
     backend: str
-    entries: tuple[Entry, ...]
+    _made: Callable[[], Iterable[Entry]] | tuple[Entry, ...]
 
     def __init__(
-        self, id: str, sandbox: str, tier: Tier, backend: str, entries: Iterable[Entry]
+        self,
+        id: str,
+        sandbox: str,
+        tier: Tier,
+        backend: str,
+        entries: Iterable[Entry] | Callable[[], Iterable[Entry]],
     ) -> None:
-        self._set("id", id, "sandbox", sandbox, "tier", Tier(tier), "backend", backend)
-        self._set("entries", tuple(entries))
+        """``entries``: themselves, or what makes them when somebody first reads the receipt."""
+        self._set("id", id, "sandbox", sandbox, "tier", tier, "backend", backend)
+        self._set("_made", entries if callable(entries) else tuple(entries))
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every field of the proof, in order."""
+        if not isinstance(self._made, tuple):
+            self._set("_made", tuple(self._made()))
+        assert isinstance(self._made, tuple)
+        return self._made
+
+    @classmethod
+    def _fields(cls) -> tuple[str, ...]:
+        return ("id", "sandbox", "tier", "backend", "entries")
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__({**state, "_made": state["entries"]} if "entries" in state else state)
 
     @property
     def holds(self) -> bool:

@@ -8,7 +8,6 @@ import os
 import arena
 import pytest
 
-READS_OWN_MEMORY_ONLY = "the kernel lets only the process itself"
 NO_CONTROL: dict[str, str] = {
     "join_its_namespaces": "the control's pid 1 is in the attacker's own namespaces",
     "hold_a_socket_of_the_engine": "a control of its own, below",
@@ -21,6 +20,12 @@ def test_agent_stays_untouched(way: arena.Way) -> None:
     arena.assert_contained(arena.attack(way, "agent_skin", {}))
 
 
+def test_agent_stays_untouched_by_its_own_user() -> None:
+    """Also where a payload that was granted SETUID takes on the agent's own user id."""
+    way = arena.Way("as-agent", "root", ("--user", "root", "--cap", "SETUID", "--cap", "SETGID"))
+    arena.assert_contained(arena.attack(way, "agent_skin", {"become": 65533}))
+
+
 def test_plain_pid_1_is_lost() -> None:
     """The same attacks get at a pid 1 that runs as the payload's user and is not protected."""
     starter = arena.who("root" if os.getuid() == 0 else "user")
@@ -30,7 +35,10 @@ def test_plain_pid_1_is_lost() -> None:
     plain = (arena.PAYLOADS / "plain_pid_1.py").read_text()
     argv = [*namespaces, arena.PAYLOAD_PYTHON, "-I", "-c", plain]
     report = arena.report_of(starter.call([*argv, arena.text_of("agent_skin"), json.dumps({})]))
-    arena.assert_gets_out(report, NO_CONTROL)
+    excused = dict(NO_CONTROL)
+    if not starter.is_root:
+        excused["advise_its_memory"] = "needs CAP_SYS_NICE over the whole machine"
+    arena.assert_gets_out(report, excused)
 
 
 def test_socket_left_open_is_found() -> None:
@@ -52,7 +60,8 @@ for number in range(1, 65):
         os.kill(1, number)
     except OSError:
         pass
-print("still here")
+print("still here", flush=True)
+os._exit(7)
 """
 
 
@@ -60,7 +69,7 @@ print("still here")
 def test_signals_do_not_reach_the_agent(way: arena.Way) -> None:
     """After every signal sent to pid 1, the run still ends with what its command said."""
     starter = arena.who(way.starter)
-    done = starter.container("python3", "-I", "-c", SIGNALS + "os._exit(7)", flags=way.flags)
+    done = starter.container("python3", "-I", "-c", SIGNALS, flags=way.flags)
     assert (done.returncode, done.stdout) == (7, b"still here\n"), done.stderr
 
 
@@ -68,8 +77,8 @@ def test_signals_do_not_reach_the_agent(way: arena.Way) -> None:
 def test_stopping_everything_does_not_stop_the_agent(way: arena.Way) -> None:
     """`kill(-1, SIGSTOP)` reaches what the payload owns, and the time limit still ends the run."""
     starter = arena.who(way.starter)
-    code = "import os, signal; os.kill(-1, signal.SIGSTOP); os.kill(os.getpid(), signal.SIGSTOP)"
-    done = starter.container("python3", "-I", "-c", code, flags=(*way.flags, "--timeout", "1"))
+    script = "sleep 100 & python3 -I -c 'import os; os.kill(-1, 19)'; wait"
+    done = starter.container("sh", "-c", script, flags=(*way.flags, "--timeout", "1"))
     assert done.returncode == 124, (done.returncode, done.stderr)
 
 
@@ -81,7 +90,7 @@ while not os.path.exists("/tmp/enough"):
         if not name.isdigit() or int(name) in (1, me):
             continue
         try:
-            os.close(os.open("/proc/%s/mem" % name, os.O_RDWR))
+            os.close(os.open("/proc/%s/mem" % name, os.O_RDONLY))
             exe = os.readlink("/proc/%s/exe" % name)
         except OSError:
             continue
@@ -93,20 +102,18 @@ sys.exit(0 if met else 2)
 """
 
 LIBRARY = """
-import sys, threading
+import sys
 from kis import Command, Engine, Profile
 engine = Engine()
-watch = sys.argv[1]
+start = 'setsid python3 -I -c "$0" >/tmp/said 2>&1 </dev/null; echo $? >/tmp/status'
+end = "touch /tmp/enough; while ! test -s /tmp/status; do sleep 0.05; done; cat /tmp/status"
 with engine.create(Profile(), engine.admit_host_base(), tier="container") as sandbox:
-    outcomes = []
-    watcher = threading.Thread(
-        target=lambda: outcomes.append(sandbox.run(Command(["python3", "-I", "-c", watch]))))
-    watcher.start()
+    background = "(" + start + ") >/dev/null 2>&1 &"
+    sandbox.run(Command(["sh", "-c", background, sys.argv[1]])).check()
     for _ in range(40):
         sandbox.run(Command(["/usr/bin/true"])).check()
-    sandbox.run(Command(["sh", "-c", "sleep 0.2; touch /tmp/enough"])).check()
-    watcher.join(60)
-print(outcomes[0].exit_code, outcomes[0].stdout, outcomes[0].stderr)
+    sandbox.run(Command(["sleep", "0.3"])).check()
+    print(sandbox.run(Command(["sh", "-c", end + " /tmp/said"])).check().text())
 """
 
 
@@ -115,4 +122,4 @@ def test_waiting_command_is_not_open_to_its_neighbour(name: str) -> None:
     """A command that still waits to be released keeps its memory closed, until `execve`."""
     starter = arena.who(name)
     done = starter.script(LIBRARY, WATCH)
-    assert done.stdout.startswith(b"0 "), (done.stdout, done.stderr)
+    assert done.stdout.startswith(b"0\n"), (done.stdout, done.stderr)

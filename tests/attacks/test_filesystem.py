@@ -1,5 +1,5 @@
-"""Attacks on files: what was not granted is not there, what is read-only stays so, no set-id bit and
-no device reaches the host. The host's side is looked at after every run."""
+"""Attacks on files: what was not granted is not there, what is read-only stays so, no set-id bit
+and no device reaches the host. The host's side is looked at after every run."""
 
 from __future__ import annotations
 

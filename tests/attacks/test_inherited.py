@@ -71,11 +71,33 @@ def inside(starter: drive.Starter, way: arena.Way, given: dict[str, Any]) -> lis
 
 @arena.ways
 def test_nothing_of_the_caller_enters(way: arena.Way) -> None:
-    """Descriptors, environment, keyring, signals, umask and directory of the caller stay outside."""
+    """Descriptors, environment, keyring, signals, umask, directory of the caller stay outside."""
     starter = arena.who(way.starter)
     with careless_room(starter) as (room, given):
         done = careless(starter, room, given["word"], inside(starter, way, given))
         arena.assert_contained(arena.report_of(done))
+
+
+CLEAN_IN_PROCESS_TIER = (
+    "find_descriptors_left_open",
+    "climb_from_a_directory_left_open",
+    "start_in_the_callers_directory",
+    "read_the_callers_environment",
+    "keep_ignored_signals",
+    "keep_blocked_signals",
+    "keep_the_callers_umask",
+)
+
+
+@pytest.mark.parametrize("name", ["root", "user"])
+def test_process_tier_starts_clean_too(name: str) -> None:
+    """No border, but neither descriptors, environment, signals nor directory of the caller's."""
+    starter = arena.who(name)
+    with careless_room(starter) as (room, given):
+        argv = starter.kis_argv("sandbox", "run", "--tier", "process", "--allow-process-tier", "--")
+        argv += [arena.PAYLOAD_PYTHON, "-I", "-c", arena.text_of("inherited"), json.dumps(given)]
+        report = arena.report_of(careless(starter, room, given["word"], argv))
+    arena.assert_contained({row: report[row] for row in CLEAN_IN_PROCESS_TIER})
 
 
 def test_everything_enters_without_protection() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kis import Command, Engine, Mount, NetworkPolicy, Profile, SandboxError
-from kis.engine import blob, channel, observe
+from kis.engine import blob, channel, observe, prepare
 
 CHOWN = 1
 PLAN_EDITS: dict[str, Callable[[list[Any]], list[Any]]] = {}
@@ -132,12 +132,14 @@ def more_capabilities(steps: list[Any]) -> list[Any]:
 
 @in_command
 def command_with_capabilities(command: dict[str, Any]) -> None:
+    """The agent gives no more than the plan allows, so the plan is widened as well."""
     command["capabilities"] |= CHOWN
 
 
 @in_command
 def command_as_another_user(command: dict[str, Any]) -> None:
     command["uid"] = 0
+    command["cwd"] = b"/"  # HOME is closed to others
 
 
 @in_command
@@ -183,7 +185,7 @@ OBSERVED_EDITS.update(
     interfaces=lambda seen: (*seen, b"eth0"),
     loopback_is_up=lambda seen: not seen,
     mounts=lambda seen: (*seen, (b"/host", frozenset({b"rw"}), b"ext4", ())),
-    root_is_read_only=lambda seen: False,
+    root=lambda seen: b"/home",
     session=lambda seen: seen - 1,
     terminal=lambda seen: 1025,
     open_files=lambda seen: seen + 1,
@@ -200,7 +202,10 @@ OBSERVED_EDITS["mount propagates"] = (
 )
 OBSERVED_EDITS["mount with devices"] = (
     "mounts",
-    lambda seen: ((seen[0][0], seen[0][1] - {b"nodev"}, *seen[0][2:]), *seen[1:]),
+    lambda seen: tuple(
+        (path, options - {b"nodev"}, *rest) if path == b"/usr" else (path, options, *rest)
+        for path, options, *rest in seen
+    ),
 )
 for _kind in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
     OBSERVED_EDITS[f"{_kind} namespace of the engine"] = (
@@ -214,7 +219,6 @@ for _kind in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
 # What the inside might say of itself.
 READY_EDITS.update(
     dumpable=lambda said: 1,
-    keyring=lambda said: 4711,
     names=lambda said: (*said, b"LD_PRELOAD"),
 )
 for _number in range(1, 11):
@@ -244,9 +248,12 @@ def substitute(original: object, replacement: object) -> None:
 def weaken(name: str) -> None:
     kind, _, what = name.partition(": ")
     if kind == "plan":
-        encode, edit_plan = blob.encode, PLAN_EDITS[what]
-        substitute(encode, lambda steps: encode(edit_plan(list(steps))))
+        edit_plan = PLAN_EDITS[what]
+        # The plan that the engine compares with stays what it was; only its encoding is weaker.
+        prepare.Prepared.encoded = lambda self, plan: blob.encode(edit_plan(list(plan.steps)))  # type: ignore[method-assign]
     elif kind == "command":
+        if what == "command_with_capabilities":
+            weaken("plan: more_capabilities")
         encode_exec, edit_command = channel.encode_exec, COMMAND_EDITS[what]
 
         def weaker(id: int, **command: Any) -> list[bytes]:
@@ -255,14 +262,16 @@ def weaken(name: str) -> None:
 
         substitute(encode_exec, weaker)
     elif kind == "observed":
-        see = observe.observe
         field, edit = edit_of(OBSERVED_EDITS, what)
+        for see in (observe.observe_place, observe.observe_command):
 
-        def otherwise(pid: int) -> Any:
-            seen = see(pid)
-            return seen.replace(**{field: edit(getattr(seen, field))})
+            def otherwise(pid: int, see: Any = see) -> Any:
+                seen = see(pid)
+                if field not in type(seen).__slots__:
+                    return seen
+                return seen.replace(**{field: edit(getattr(seen, field))})
 
-        substitute(see, otherwise)
+            substitute(see, otherwise)
     elif kind == "ready":
         decode = channel.decode
         field, edit = edit_of(READY_EDITS, what)
@@ -274,6 +283,16 @@ def weaken(name: str) -> None:
             return frame
 
         substitute(decode, misheard)
+    elif kind == "hello":
+        decode = channel.decode
+
+        def shared_keyring(packet: bytes) -> Any:
+            frame = decode(packet)
+            if isinstance(frame, channel.Hello):
+                return frame.replace(launcher_keyring=4711, agent_keyring=4711)
+            return frame
+
+        substitute(decode, shared_keyring)
     else:
         assert name == "nothing", name
 
@@ -290,7 +309,8 @@ def every_weakening() -> list[str]:
         "observed": OBSERVED_EDITS,
         "ready": READY_EDITS,
     }
-    return [f"{kind}: {what}" for kind, table in tables.items() for what in table]
+    found = [f"{kind}: {what}" for kind, table in tables.items() for what in table]
+    return [*found, "hello: keyring of the launcher"]
 
 
 def main(name: str, room: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -174,7 +175,7 @@ def test_namespaces_are_gone(starter: drive.Starter) -> None:
 
 
 def test_descriptors_do_not_pile_up(starter: drive.Starter) -> None:
-    """A long-lived application holds as many descriptors and children after fifty runs as before."""
+    """A long-lived application holds as many descriptors and children after runs as before."""
     code = """
 import os
 from kis import Command, Engine, Profile
@@ -212,7 +213,8 @@ def one(number):
                       env={"RUN": str(number)})
     try:
         outcome = engine.run(command, Profile(), base, tier="container")
-        results.append([number, outcome.stdout.decode(), outcome.receipt.sandbox, outcome.receipt.id])
+        receipt = outcome.receipt
+        results.append([number, outcome.stdout.decode(), receipt.sandbox, receipt.id])
     except Exception as error:
         results.append([number, repr(error), None, None])
 threads = [threading.Thread(target=one, args=(int(sys.argv[1]) * 8 + n,)) for n in range(8)]
@@ -262,7 +264,40 @@ def test_every_live_sandbox_has_ids_of_its_own(root: drive.Starter) -> None:
     one, two, again = ast.literal_eval(done.stdout.decode())
     assert one == again
     assert one != two
-    ranges = [(int(start), int(start) + int(count)) for maps in (one, two) for _, start, count in maps]
+    rows = [*one, *two]
+    ranges = [(int(start), int(start) + int(count)) for _, start, count in rows]
     assert all(start > 65535 for start, _ in ranges), ranges
     ranges.sort()
-    assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
+
+
+HOSTILE = """
+import sys
+from kis import Command, Engine, Profile, SandboxError
+engine = Engine()
+with engine.create(Profile(), engine.admit_host_base(), tier="container") as sandbox:
+    loop = "trap '' TERM; while :; do kill -9 -1 2>/dev/null; done"
+    sandbox.run(Command(["sh", "-c", "setsid sh -c \\"$0\\" >/dev/null 2>&1 & echo", loop]))
+    ends = set()
+    for _ in range(20):
+        try:
+            outcome = sandbox.run(Command(["sleep", "{mark}"]))
+            ends.add(str(outcome.reason))
+        except SandboxError as error:
+            ends.add(str(error.code))
+            break
+print(sorted(ends))
+"""
+
+
+def test_payload_that_kills_its_neighbours_hangs_nobody(starter: drive.Starter) -> None:
+    """Commands of one sandbox can kill each other; the engine hears of it and goes on."""
+    word = mark()
+    done = starter.script(HOSTILE.replace("{mark}", word))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in (
+        b"['signaled']",
+        b"['agent_unreachable']",
+        b"['agent_unreachable', 'signaled']",
+    ), done.stdout
+    assert gone(word)

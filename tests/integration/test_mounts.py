@@ -29,9 +29,10 @@ def listing(place: Path) -> list[tuple[str, int, int]]:
 def writable(starter: drive.Starter, path: Path) -> Path:
     """A directory that an ordinary user owns, whoever starts kis."""
     path.mkdir()
-    os.chown(path, OWNER if starter.uid in (0, OWNER) else starter.uid, -1)
     if starter.is_root:
         os.chown(path, OWNER, OWNER)
+    else:
+        starter.give(path)
     return path
 
 
@@ -266,9 +267,7 @@ def can_be_mapped(place: Path) -> bool:
             drive.eventually(lambda: os.readlink(f"/proc/{holder.pid}/ns/user") != own_user_ns())
             namespace = os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY)
             attributes = (ctypes.c_uint64 * 4)(idmap, 0, 0, namespace)
-            return bool(
-                libc.syscall(442, tree, b"", empty_path, ctypes.byref(attributes), 32) == 0
-            )
+            return bool(libc.syscall(442, tree, b"", empty_path, ctypes.byref(attributes), 32) == 0)
         finally:
             holder.kill()
 
@@ -285,9 +284,13 @@ def test_tmpfs_is_private_and_empty(starter: drive.Starter) -> None:
 
 
 def test_root_is_read_only_unless_writable(starter: drive.Starter) -> None:
-    """`--writable-root` lets the payload change anything of the root, and keeps none of it."""
+    """`--writable-root` lets the payload change what its user may change, and keeps none of it.
+
+    Without privilege nobody inside is the owner of /usr, so that stays as it is.
+    """
     name = f"kis-{uuid.uuid4().hex}"
-    script = f"for d in / /usr /usr/bin /etc; do touch $d/{name} || exit 9; done; echo ok"
+    places = "/ /usr /usr/bin /etc" if starter.is_root else "/ /etc"
+    script = f"for d in {places}; do touch $d/{name} || exit 9; done; echo ok"
     assert starter.container("sh", "-c", script).returncode == 9
     user = ("--user", "root") if starter.is_root else ()
     done = starter.container("sh", "-c", script, flags=("--writable-root", *user))
@@ -299,7 +302,7 @@ def test_root_is_read_only_unless_writable(starter: drive.Starter) -> None:
 
 
 @pytest.fixture
-def base(room: Path) -> Path:
+def base(starter: drive.Starter, room: Path) -> Path:
     """A root directory with a shell and the libraries it needs, and nothing more."""
     place = room / "base"
     for name in ("bin", "etc", "tmp", "proc", "dev"):
@@ -307,6 +310,7 @@ def base(room: Path) -> Path:
     for program in ("sh", "cat", "touch", "true"):
         copy_program(Path(shutil.which(program) or ""), place)
     (place / "etc" / "marker").write_text("of the base\n")
+    starter.give(place, *place.rglob("*"))
     return place
 
 
@@ -329,9 +333,8 @@ def test_directory_as_base(starter: drive.Starter, base: Path) -> None:
     done = starter.container("sh", "-c", script, flags=("--base", base))
     assert done.stdout == b"of the base\nno usr\nread-only\n", done.stderr
     user = ("--user", "root") if starter.is_root else ()
-    done = starter.container(
-        "sh", "-c", "touch /x /etc/x && cat /etc/marker", flags=("--base", base, "--writable-root", *user)
-    )  # fmt: skip
+    flags = ("--base", base, "--writable-root", *user)
+    done = starter.container("sh", "-c", "touch /x /etc/x && cat /etc/marker", flags=flags)
     assert (done.returncode, done.stdout) == (0, b"of the base\n"), done.stderr
     assert listing(base) == before
 
@@ -350,7 +353,8 @@ def test_base_on_a_file_system_without_id_maps(root: drive.Starter) -> None:
         try:
             if can_be_mapped(room / "merged"):
                 pytest.skip("overlayfs takes id maps on this kernel")
-            done = root.container("sh", "-c", "echo ok", flags=("--base", room / "merged", "--json"))
+            flags = ("--base", room / "merged", "--json")
+            done = root.container("sh", "-c", "echo ok", flags=flags)
             shown = json.loads(done.stdout)
             assert shown["stdout"] == "ok\n", done.stderr
             assert "plain" in json.dumps(shown["receipt"]).lower()
@@ -388,8 +392,10 @@ def test_python_base_has_the_callers_packages(starter: drive.Starter) -> None:
     path = os.path.dirname(starter.python) + ":" + drive.HOST_PATH
     code = "import msgspec, sys; print(sys.executable); print(msgspec.__file__)"
     environment = starter.environment(PATH=path)
-    outside = starter.call([starter.python, "-I", "-c", code], env=environment)
-    done = starter.container("python3", "-I", "-c", code, flags=("--base", "python"), env=environment)
+    python = os.path.join(os.path.dirname(starter.python), "python3")
+    outside = starter.call([python, "-I", "-c", code], env=environment)
+    argv = ("python3", "-I", "-c", code)
+    done = starter.container(*argv, flags=("--base", "python"), env=environment)
     assert (done.returncode, done.stdout) == (0, outside.stdout), done.stderr
 
 
@@ -436,3 +442,61 @@ def test_set_id_program_of_the_base_gives_nothing(starter: drive.Starter) -> Non
     done = starter.container("su", "-c", "id -u")
     assert done.returncode != 0
     assert b"0\n" not in done.stdout
+
+
+def test_space_is_bounded(starter: drive.Starter) -> None:
+    """All that a payload can write outside of mounts is 256 MiB, wherever it writes it."""
+    script = (
+        "for d in /tmp $HOME /dev/shm; do"
+        " dd if=/dev/zero of=$d/f bs=1M count=100 2>/dev/null || echo full; done;"
+        " cat /tmp/f $HOME/f /dev/shm/f | wc -c"
+    )
+    done = starter.container("sh", "-c", script)
+    full, size = done.stdout.split()
+    assert full == b"full", done.stderr
+    assert 200 << 20 < int(size) <= 256 << 20
+
+
+def test_number_of_files_is_bounded(starter: drive.Starter) -> None:
+    """Empty files cost the host memory too: their number has an end."""
+    code = (
+        "import errno\n"
+        "try:\n"
+        "    for n in range(200000): open('/tmp/%d' % n, 'w').close()\n"
+        "    print('no end')\n"
+        "except OSError as error: print(errno.errorcode[error.errno])\n"
+    )
+    done = starter.container("python3", "-c", code)
+    assert done.stdout == b"ENOSPC\n", done.stderr
+
+
+TOP = ("tmp", "proc", "dev", "home", "run", "sys", "var", "root", "etc")
+
+
+@pytest.mark.parametrize("climbing", [False, True], ids=["absolute", "climbing"])
+@pytest.mark.parametrize("name", TOP)
+def test_links_of_a_base_lead_nowhere_outside(
+    starter: drive.Starter, base: Path, name: str, climbing: bool
+) -> None:
+    """A base is somebody else's work: behind a link in it nothing is made on the host."""
+    victim = base.parent / "victim"
+    victim.mkdir()
+    victim.chmod(0o777)
+    (victim / "f").write_text("of the host")
+    place = base / name
+    if place.exists():
+        shutil.rmtree(place)
+    place.symlink_to("../" * 20 + str(victim).lstrip("/") if climbing else victim)
+    os.chown(place, starter.uid, starter.gid, follow_symlinks=False)
+    before = listing(victim)
+    mounted = base.parent / "mounted"
+    mounted.mkdir()
+    for flags in ((), ("--writable-root",), ("-v", f"{mounted}:/{name}/in/side")):
+        if name in ("proc", "dev", "sys") and "-v" in flags:
+            continue
+        script = f"cat /{name}/f; touch /{name}/new /tmp/new; exit 0"
+        done = starter.container("sh", "-c", script, flags=("--base", base, *flags))
+        assert b"of the host" not in done.stdout
+        assert done.returncode in (0, 125), (done.returncode, done.stderr)
+        assert b"invariant_failed" not in done.stderr, done.stderr
+        assert listing(victim) == before, (flags, done.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import drive
@@ -70,11 +71,12 @@ def test_explain_refuses_like_run(starter: drive.Starter) -> None:
 
 
 def test_explain_is_the_same_twice(starter: drive.Starter) -> None:
-    """Equal inputs give equal plans."""
+    """Equal inputs give equal plans; root's differ in nothing but the range of host ids."""
     words = ("sandbox", "explain", "--tier", "container", "-v", "/usr/share:/m", "--", "true")
     first, second = starter.kis(*words), starter.kis(*words)
     assert first.returncode == 0, first.stderr
-    assert first.stdout == second.stdout
+    host_ids = re.compile(rb"\b(1[89]\d{8}|2\d{9})\b")
+    assert host_ids.sub(b"ID", first.stdout) == host_ids.sub(b"ID", second.stdout)
 
 
 def test_help_is_help(starter: drive.Starter) -> None:

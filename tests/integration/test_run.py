@@ -250,7 +250,8 @@ def test_json_has_every_field(starter: drive.Starter) -> None:
     shown = json.loads(done.stdout)
     assert done.stderr == b""
     assert (shown["stdout"], shown["stderr"]) == ("out\n", "err\n")
-    assert (shown["tier"], shown["backend"], shown["truncated"]) == ("container", "namespaces", False)
+    assert (shown["tier"], shown["backend"]) == ("container", "namespaces")
+    assert shown["truncated"] is False
     assert shown["id"].startswith("run_")
     assert shown["usage"]["stdout_bytes"] == 4
     assert shown["usage"]["stderr_bytes"] == 4
@@ -358,3 +359,120 @@ def inside(mark: str) -> bool:
         except OSError:
             continue
     return False
+
+
+def test_time_limit_beats_a_deaf_payload(starter: drive.Starter) -> None:
+    """A payload that ignores SIGTERM is killed when the grace is over."""
+    script = "trap '' TERM; echo deaf; while :; do sleep 0.1; done"
+    done = starter.container("sh", "-c", script, flags=("--timeout", "500ms", "--grace", "200ms"))
+    assert (done.returncode, done.stdout) == (124, b"deaf\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_signals_to_kis_end_the_run(starter: drive.Starter, name: str) -> None:
+    """Whatever ends kis ends the payload."""
+    import signal
+
+    mark = f"5{uuid.uuid4().int % 10**12}"
+    argv = starter.kis_argv("sandbox", "run", "--tier", "container", "--", "sleep", mark)
+    with starter.start(argv) as process:
+        assert drive.eventually(lambda: inside(mark))
+        process.send_signal(getattr(signal, name))
+        assert process.wait(drive.HANG_SECONDS) != 0
+    assert drive.eventually(lambda: drive.processes_with(mark) == [])
+
+
+def test_orphans_are_reaped(starter: drive.Starter) -> None:
+    """Pid 1 collects what nobody waits for: no zombies pile up."""
+    script = (
+        "i=0; while [ $i -lt 100 ]; do (true & true &) ; i=$((i+1)); done; sleep 0.5;"
+        " ls /proc | grep -c '^[0-9]'"
+    )
+    done = starter.container("sh", "-c", script)
+    assert int(done.stdout) < 12, done.stderr
+
+
+def test_program_is_looked_up_in_the_payloads_path(starter: drive.Starter, room: Path) -> None:
+    """PATH is the payload's: what the caller's would find does not count."""
+    (room / "own").write_text("#!/bin/sh\necho own\n")
+    (room / "own").chmod(0o755)
+    flags = ("-v", f"{room}:/m", "-e", "PATH=/nowhere:/m")
+    assert starter.container("own", flags=flags).stdout == b"own\n"
+    assert starter.container("true", flags=flags).returncode == 127
+    assert starter.container("./own", flags=(*flags, "-w", "/m")).stdout == b"own\n"
+
+
+def test_pseudo_terminals_can_be_made_inside(starter: drive.Starter) -> None:
+    """A devpts of the sandbox's own: programs that make terminals work."""
+    code = (
+        "import os, pty; m, s = pty.openpty(); os.write(s, b'x\\n');"
+        " print(os.read(m, 10), os.ttyname(s))"
+    )
+    done = starter.container("python3", "-c", code)
+    assert done.stdout == b"b'x\\r\\n' /dev/pts/0\n", done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_do_no_harm(starter: drive.Starter, closed: str) -> None:
+    """Started without some of 0, 1, 2: nothing of the engine lands in their place."""
+    argv = starter.kis_argv("sandbox", "run", "--tier", "container", "--")
+    script = f'exec "$@" {closed}'
+    payload = ["sh", "-c", "echo out; echo err >&2; test -e /proc/self/fd/2 && exit 5"]
+    done = starter.call(["sh", "-c", script, "sh", *argv, *payload])
+    assert done.returncode == 5, (done.stdout, done.stderr)
+    assert done.stdout == (b"" if ">&-" in closed.split() else b"out\n")
+    assert done.stderr == (b"" if "2>&-" in closed else b"err\n")
+
+
+@pytest.mark.parametrize("kind", ["file", "null", "unreadable"])
+def test_input_from_anything(starter: drive.Starter, room: Path, kind: str) -> None:
+    """-i forwards a file to its end; what cannot be read counts as empty."""
+    (room / "in").write_bytes(b"x" * 200_000)
+    flags = os.O_WRONLY if kind == "unreadable" else os.O_RDONLY
+    descriptor = os.open(room / "in" if kind == "file" else "/dev/null", flags)
+    argv = starter.kis_argv("sandbox", "run", "--tier", "container", "-i", "--", "wc", "-c")
+    try:
+        done = starter.call(argv, stdin_descriptor=descriptor)
+    finally:
+        os.close(descriptor)
+    expected = b"200000\n" if kind == "file" else b"0\n"
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+def test_full_disk_is_told(starter: drive.Starter) -> None:
+    """Output that the host has no room for is `host_out_of_space`, not a success."""
+    argv = starter.kis_argv("sandbox", "run", "--tier", "container", "--", "echo", "out")
+    done = starter.call(["sh", "-c", 'exec "$@" >/dev/full', "sh", *argv])
+    assert done.returncode == 125
+    assert done.stderr.startswith(b"host_out_of_space: "), done.stderr
+
+
+def test_receipt_file_is_opened_before_anything_runs(starter: drive.Starter, room: Path) -> None:
+    if starter.is_root:
+        os.chown(room, drive.ORDINARY_UID, drive.ORDINARY_UID)
+    flags = ("-v", f"{room}:/out:rw", "--receipt", "/nonexistent/receipt.json")
+    done = starter.container("touch", "/out/marker", flags=flags)
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert done.stderr.startswith(b"config_invalid: ")
+    assert list(room.iterdir()) == []
+
+
+def test_few_descriptors_are_a_typed_error_or_enough(starter: drive.Starter) -> None:
+    """Where the caller may open hardly any file, kis either works or says why, typed."""
+    argv = starter.kis_argv("sandbox", "run", "--tier", "container", "--", "echo", "ran")
+    seen = set()
+    for most in (10, 14, 18, 22, 26, 30, 40, 64):
+        done = starter.call(["sh", "-c", f'ulimit -n {most}; exec "$@"', "sh", *argv])
+        assert b"Traceback" not in done.stderr, (most, done.stderr)
+        assert done.returncode in (0, 125), (most, done.stderr)
+        assert (done.stdout == b"ran\n") is (done.returncode == 0)
+        seen.add(done.returncode)
+    assert 0 in seen
+
+
+def test_deleted_working_directory_does_no_harm(starter: drive.Starter) -> None:
+    """kis runs from a directory that is gone."""
+    argv = starter.kis_argv("sandbox", "run", "--tier", "container", "--", "echo", "ran")
+    script = 'd=$(mktemp -d) && cd "$d" && rmdir "$d" && exec "$@"'
+    done = starter.call(["sh", "-c", script, "sh", *argv])
+    assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr

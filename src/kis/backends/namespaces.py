@@ -128,7 +128,8 @@ class Namespaces(Backend):
                 "the limit on namespaces is reached",
                 "Raise user.max_user_namespaces and its siblings, or end other sandboxes.",
             )
-        if denied:
+        # Docker's own filter answers clone3 as if the kernel had none.
+        if denied or fault.errno == errno.ENOSYS:
             return _unusable(
                 machine.release,
                 "the kernel's switches allow user namespaces, and yet they are refused: by the "
@@ -139,7 +140,7 @@ class Namespaces(Backend):
         return _unusable(
             machine.release,
             f"the kernel refused to make namespaces: {os.strerror(fault.errno)}",
-            "It needs every namespace type, and clone3 (Linux 5.12 and newer).",
+            "It needs every namespace type, and Linux 5.12 or newer.",
         )
 
 

@@ -114,6 +114,10 @@ class Plan(Frozen):
         self._set("sources", sources, "limits", limits, "path", path, "homes", homes)
         self._set("other_home", other_home, "mechanisms", mechanisms)
 
+    def with_steps(self, steps: tuple[Step, ...]) -> Plan:
+        """Return the same plan with other steps, one for one."""
+        return self.replace(steps=steps)
+
     @property
     def mode(self) -> int:
         """Bits of the MODE record."""

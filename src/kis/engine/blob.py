@@ -84,12 +84,17 @@ _LAYOUT: dict[int, tuple[str, str, tuple[str, ...]]] = {
 _OCTAL = frozenset({"mode"})
 
 # Numbers come first in every record: one structure packs the record's head and all of them.
+# Per record: that structure, how many numbers there are, and the kinds of the texts that follow.
 _HEADS = {
-    record: (struct.Struct("<HHI" + kinds.replace("s", "").replace("b", "").rstrip("*")), kinds)
+    record: (
+        struct.Struct("<HHI" + kinds.rstrip("sb*")),
+        len(kinds.rstrip("sb*")),
+        kinds.lstrip("IQ").rstrip("*"),
+    )
     for record, (_, kinds, _) in _LAYOUT.items()
 }
 _HEAD_BYTES = 8
-_u32 = struct.Struct("<I")
+_u32 = struct.Struct("<I").pack
 
 
 def idmap(index: int, entries: Sequence[tuple[int, int, int, int]]) -> Step:
@@ -103,44 +108,47 @@ def encode(steps: Sequence[Step]) -> bytes:
     Raises ``invariant_failed`` for a record that docs/wire.md does not know, and
     ``profile_invalid`` where the whole is more than the launcher takes.
     """
-    parts = [b""]
+    return assemble([record(step) for step in steps])
+
+
+def record(step: Step) -> bytes:
+    """Return one record, encoded. Raises as ``encode``."""
+    parts: list[bytes] = []
     try:
-        for step in steps:
-            _encode_record(step, parts)
+        _encode_record(step, parts)
     except (struct.error, TypeError, KeyError, ValueError) as error:
         raise SandboxError(Code.INVARIANT_FAILED, f"a malformed plan record: {error}") from error
-    total = 16 + sum(map(len, parts))
-    if total > MAX_BLOB_BYTES or len(steps) > MAX_RECORDS:
-        raise SandboxError(
-            Code.PROFILE_INVALID,
-            f"the plan takes {total} bytes in {len(steps)} records; "
-            f"{MAX_BLOB_BYTES} in {MAX_RECORDS} are the most",
-            "Fewer mounts, or smaller secrets.",
-        )
-    parts[0] = MAGIC + struct.pack("<II", total, len(steps))
     return b"".join(parts)
 
 
+def assemble(records: Sequence[bytes]) -> bytes:
+    """Return the blob of encoded records. Raises as ``encode``."""
+    body = b"".join(records)
+    total = 16 + len(body)
+    if total > MAX_BLOB_BYTES or len(records) > MAX_RECORDS:
+        raise SandboxError(
+            Code.PROFILE_INVALID,
+            f"the plan takes {total} bytes in {len(records)} records; "
+            f"{MAX_BLOB_BYTES} in {MAX_RECORDS} are the most",
+            "Fewer mounts, or smaller secrets.",
+        )
+    return MAGIC + struct.pack("<II", total, len(records)) + body
+
+
 def _encode_record(step: Step, parts: list[bytes]) -> None:
-    head, kinds = _HEADS[step[0]]
-    if kinds.endswith("*"):
-        head = struct.Struct(f"<HHI{len(step) - 1}I")
-        kinds = "I" * (len(step) - 1)
-    if len(step) - 1 != len(kinds):
-        raise ValueError(f"record {step[0]} has {len(step) - 1} fields")
+    head, numbers, kinds = _HEADS[step[0]]
+    if step[0] == IDMAP:
+        numbers = len(step) - 1
+        head = struct.Struct(f"<HHI{numbers}I")
     length = head.size - _HEAD_BYTES
-    tail: list[bytes] = []
-    numbers = len(kinds)
-    while numbers and kinds[numbers - 1] in "sb":
-        numbers -= 1
-    for kind, text in zip(kinds[numbers:], step[numbers + 1 :], strict=True):
-        if not isinstance(text, bytes) or (kind == "s" and b"\0" in text):
+    at = len(parts)
+    parts.append(b"")
+    for kind, text in zip(kinds, step[numbers + 1 :], strict=True):
+        if type(text) is not bytes or (kind == "s" and b"\0" in text):
             raise ValueError(f"record {step[0]} has text of a wrong kind")
-        tail.append(_u32.pack(len(text)))
-        tail.append(text)
         length += 4 + len(text)
-    parts.append(head.pack(step[0], 0, length, *step[1 : numbers + 1]))
-    parts.extend(tail)
+        parts += (_u32(len(text)), text)
+    parts[at] = head.pack(step[0], 0, length, *step[1 : numbers + 1])
 
 
 def describe(step: Step) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 
 from kis.engine import admission, blob, host, launch, select
-from kis.engine.backend import Request
 from kis.engine.exchange import Exchange
 from kis.engine.faults import fault_error, takes_no_map
 from kis.engine.link import Link
+from kis.engine.prepare import Preparations
 from kis.engine.report import Explanation, Report, explanation
 from kis.engine.sandbox import Sandbox, drive, end
 from kis.errors import Code, SandboxError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kis.engine.channel import Fault
     from kis.engine.host import Host
     from kis.engine.life import Sink
+    from kis.engine.prepare import Prepared
     from kis.identity import Base, MountSource
 
     class IdRange(Protocol):
@@ -71,6 +72,7 @@ class Core:
         self._devices = devices
         self._id_ranges = id_ranges
         self._known: tuple[int, Host] | None = None
+        self.preparations = Preparations()
 
     def host(self) -> Host:
         """Return the facts of the machine (read once) and of the calling thread (read anew)."""
@@ -79,7 +81,9 @@ class Core:
             here = host.read_host(host.read_machine())
             self._known = (pid, here)
             return here
-        return host.read_host(known[1].machine, known[1])
+        here = host.read_host(known[1].machine, known[1])
+        self._known = (pid, here)
+        return here
 
     def admit_host_base(
         self,
@@ -132,6 +136,7 @@ class Core:
     def close(self) -> None:
         """Close what is kept open between launches. Live sandboxes stay alive."""
         self._agent.close()
+        self.preparations.clear()
 
 
 class Attempt:
@@ -152,11 +157,14 @@ class Attempt:
         self.base = base
         self.command = command
         self.here = here or core.host()
-        self.backend = select.choose(core.table, self.here, profile, command, tier, backend)
+        self.tier = tier
+        self.name = backend
         self.id = mint("sbx_")
         self.uid = DEFAULT_USER_ID if command is None else command.uid
         self.gid = DEFAULT_USER_ID if command is None else command.gid
         self.plain: frozenset[str] = frozenset()
+        self.prepared = self._prepare()
+        self.backend = self.prepared.backend
         self._ids: IdRange | None = None
         if self.backend.wants_ids(self.here):
             self._ids = self._acquire()
@@ -177,12 +185,22 @@ class Attempt:
         tier = self.backend.tier
         return frozenset(map(str, select.demands_of(self.profile, self.command, tier)))
 
+    def _prepare(self) -> Prepared:
+        return self.core.preparations.prepare(
+            self.core.table,
+            self.here,
+            self.profile,
+            self.base,
+            self.command,
+            (self.uid, self.gid),
+            self.tier,
+            self.name,
+            self.plain,
+        )
+
     def plan(self) -> Plan:
         """Return the plan of this attempt. Pure, given the ids."""
-        start = None if self._ids is None else self._ids.start
-        return self.backend.plan(
-            Request(self.profile, self.base, self.here, self.uid, self.gid, start, self.plain)
-        )
+        return self.prepared.plan(None if self._ids is None else self._ids.start)
 
     def launch(self, *, one_shot: bool) -> Link:
         """Start the launcher and return the link to it; nothing was waited for."""
@@ -190,11 +208,14 @@ class Attempt:
         sources = [source.descriptor for source in plan.sources]
         if -1 in sources:
             raise SandboxError(Code.MOUNT_INVALID, "a mount source or base was closed already")
-        supervise = bool(plan.mode & blob.SUPERVISE)
         launched = launch.launch(
-            self.core._agent, blob.encode(plan.steps), sources, supervise=supervise
+            self.core._agent,
+            self.prepared.encoded(plan),
+            sources,
+            supervise=bool(plan.mode & blob.SUPERVISE),
+            privileged=bool(plan.mode & blob.PRIVILEGED),
         )
-        return Link(launched, plan, self.here, one_shot=one_shot)
+        return Link(launched, plan, self.prepared.mounts, self.here, one_shot=one_shot)
 
     def again(self, fault: Fault, plan: Plan) -> bool:
         """Whether a launch that failed is worth another with less: a file system without maps."""
@@ -204,6 +225,7 @@ class Attempt:
         if origin is None or origin in self.plain:
             return False
         self.plain |= {origin}
+        self.prepared = self._prepare()
         return True
 
     def refused(self, fault: Fault, plan: Plan) -> SandboxError:

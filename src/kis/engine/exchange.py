@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kis.command import Command
     from kis.engine.backend import Plan
     from kis.engine.life import Sink
+    from kis.engine.readback import Check
     from kis.profile import Profile
 
 _UMASK = 0o022
@@ -151,16 +152,21 @@ class Exchange:
 
     def receipt(self) -> Receipt:
         """Return what was asked, which mechanism enforces it, and what was seen."""
-        plan = self.link.plan
-        entries = [*_asked(self.profile, self.command, plan), *self._proven()]
+        plan, checks = self.link.plan, self.link.checks
+        after_payload = self.number > 1
+
+        def entries() -> list[Entry]:
+            return [*_asked(self.profile, self.command, plan), *_proven(checks, after_payload)]
+
+        # Put into words when somebody reads them: that takes as long as a fork.
         return Receipt(mint("run_"), self.sandbox, plan.tier, plan.backend, entries)
 
-    def _proven(self) -> list[Entry]:
-        after_payload = self.number > 1
-        return [
-            Entry(field, shown(expected), mechanism, shown(observed), source, after_payload, holds)
-            for field, mechanism, expected, observed, holds, source in self.link.checks
-        ]
+
+def _proven(checks: list[Check], after_payload: bool) -> list[Entry]:
+    return [
+        Entry(field, shown(expected), mechanism, shown(observed), source, after_payload, holds)
+        for field, mechanism, expected, observed, holds, source in checks
+    ]
 
 
 def variables(plan: Plan, command: Command) -> list[tuple[bytes, bytes]]:

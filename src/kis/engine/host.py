@@ -199,7 +199,7 @@ def read_host(machine: Machine, before: Host | None = None) -> Host:
     else:
         open_files, core = before.open_files_limit, before.core_limit
         namespaces = before.namespaces
-    return Host(
+    now = Host(
         machine,
         os.geteuid(),
         os.getegid(),
@@ -210,6 +210,7 @@ def read_host(machine: Machine, before: Host | None = None) -> Host:
         open_files,
         core,
     )
+    return before if before is not None and now == before else now
 
 
 def _own_namespace(kind: str) -> int:

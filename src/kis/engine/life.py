@@ -29,6 +29,7 @@ SEND: Final = "send"  # bytes: one packet
 ADOPT: Final = "adopt"  # int: open a pidfd of the agent, which has this pid
 OBSERVE: Final = "observe"  # (pid, Ready): read the waiting command, then say released or refused
 HANG_UP: Final = "hang_up"  # None: close the control socket, at which the agent ends everything
+RELEASE: Final = "release"  # None: open the gate, at which the waiting command executes
 KILL: Final = "kill"  # None: SIGKILL to the agent
 END: Final = "end"  # None: the command is over; take what its pipes still hold
 
@@ -37,6 +38,13 @@ END_SECONDS = 5.0  # from hanging up to SIGKILL
 KILL_SECONDS = 10.0  # from SIGKILL to giving up
 SIGTERM, SIGKILL = 15, 9
 STDOUT, STDERR = 0, 1
+
+_SET_UP = {
+    channel.STAGE_IDS: "the command's ids",
+    channel.STAGE_LIMITS: "the command's limits",
+    channel.STAGE_DESCRIPTORS: "the command's descriptors",
+    channel.STAGE_MALFORMED: "a command of this form",
+}
 
 
 class Run:
@@ -186,7 +194,7 @@ class Life:
             return []
         run.started_at = now
         run.deadline = None if run.wall_seconds is None else now + run.wall_seconds
-        return [(SEND, channel.encode(channel.RELEASE, run.id))]
+        return [(RELEASE, None)]
 
     def fail(self, error: SandboxError, now: float) -> list[Action]:
         """We cannot keep a promise: nothing of this sandbox may go on."""
@@ -301,12 +309,9 @@ def exec_error(failed: Failed, name: bytes, cwd: bytes) -> SandboxError:
             {"field": "cwd", "cwd": escaped(cwd)},
         )
     if failed.stage != channel.STAGE_EXEC:
-        step = ("ids", "limits", "descriptors", "command")[min(failed.stage - 3, 3)]
+        step = _SET_UP[failed.stage]
         return SandboxError(
-            Code.SETUP_FAILED,
-            f"the command's {step} could not be set: {reason}",
-            "",
-            {"step": step},
+            Code.SETUP_FAILED, f"the agent could not set up {step}: {reason}", "", {"step": step}
         )
     if failed.errno == errno.E2BIG:
         return SandboxError(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     # the command's start; it is put into words later, if at all.
     Check = tuple[str, str, object, object, bool | None, Source]
     Planned = tuple[bytes, frozenset[bytes], bool]
+    PlannedMounts = tuple[dict[bytes, Planned], list[tuple[bytes, frozenset[bytes]]]]
 
 # What each probe must be answered with: its name and errno (docs/wire.md, "Filter probes").
 PROBES: Final = {
@@ -59,10 +60,10 @@ class Expected:
     """What a command was started with, as far as it shows.
 
     ``pipes`` are the inodes of standard input, output and error; ``names`` the environment's
-    names, or ``None`` where they are too many to be reported.
+    names, or ``None`` where they are too many to be reported; ``hello`` is set on its arrival.
     """
 
-    __slots__ = ("cwd", "gid", "names", "pipes", "uid")
+    __slots__ = ("cwd", "gid", "hello", "names", "pipes", "uid")
 
     def __init__(
         self,
@@ -77,9 +78,12 @@ class Expected:
         self.pipes = pipes
         self.names = names
         self.cwd = cwd
+        self.hello: Hello | None = None
 
 
-def compare_place(plan: Plan, host: Host, hello: Hello, seen: Place) -> list[Check]:
+def compare_place(
+    plan: Plan, mounts: PlannedMounts, host: Host, seen: Place
+) -> list[Check]:
     """Return what all commands of a sandbox share, compared."""
     own = dict(host.namespaces)
     checks: list[Check] = []
@@ -98,14 +102,10 @@ def compare_place(plan: Plan, host: Host, hello: Hello, seen: Place) -> list[Che
             _equal("interfaces", "network namespace", (b"lo",), seen.interfaces),
             _equal("loopback_up", "network namespace", is_up, seen.loopback_is_up),
         ]
-    checks.append(_mount_table(plan, seen.mounts))
+    checks.append(_mount_table(mounts, seen.mounts))
     root = next((options for path, options, _, _ in seen.mounts if path == b"/"), frozenset())
     writable = not plan.mode & blob.ROOT_READONLY
     checks.append(_equal("root_writable", "root mount", writable, b"rw" in root))
-    own_keyring = hello.agent_keyring
-    # Serial 0: an outer filter denies keyctl(2), to the payload as well.
-    fresh = own_keyring == 0 or own_keyring != hello.launcher_keyring
-    checks.append(("session_keyring", "keyctl", "a fresh one", own_keyring, fresh, "self_reported"))
     return checks
 
 
@@ -184,13 +184,12 @@ def _privileges(plan: Plan, host: Host, seen: Waiting) -> list[Check]:
 
 def _surroundings(plan: Plan, expected: Expected, seen: Waiting, pid: int) -> list[Check]:
     limits = {number: hard for number, _, hard in plan.limits}
-    # Not equal is no fault: the directory asked for may be reached through a link.
-    as_asked = True if seen.cwd == expected.cwd else None
     return [
         _open_descriptors(expected.pipes, seen.descriptors),
         _equal("session", "setsid", pid, seen.session),
         _equal("terminal", "setsid", 0, seen.terminal),
-        ("cwd", "chdir", expected.cwd, seen.cwd, as_asked, "observed"),
+        # Told, not compared: the directory asked for may be reached through a link.
+        ("cwd", "chdir", expected.cwd, seen.cwd, None, "observed"),
         _equal("open_files", "RLIMIT_NOFILE", limits.get(RLIMIT_NOFILE), seen.open_files),
         _equal("core_bytes", "RLIMIT_CORE", limits.get(RLIMIT_CORE), seen.core_limit),
     ]
@@ -208,10 +207,9 @@ def _open_descriptors(
     return _equal("descriptors", "close_range, own pipes", tuple(enumerate(pipes)), staying)
 
 
-def _mount_table(plan: Plan, seen: tuple[MountPoint, ...]) -> Check:
+def _mount_table(mounts: PlannedMounts, seen: tuple[MountPoint, ...]) -> Check:
     """Every mount is planned, or carried along below a bound tree and at least as restricted."""
-    planned, trees = _planned_mounts(plan)
-    masks = {step[1] for step in plan.steps if step[0] == blob.MASK}
+    planned, trees = mounts
     wrong = []
     missing = set(planned)
     for mount in seen:
@@ -228,8 +226,7 @@ def _mount_table(plan: Plan, seen: tuple[MountPoint, ...]) -> Check:
             )
         if tags or not fits:
             wrong.append(_mount_text(path, kind, restrictions, tags))
-    # A mask is made only where this kernel has such an entry.
-    wrong += [escaped(path) + " is missing" for path in sorted(missing) if path not in masks]
+    wrong += [escaped(path) + " is missing" for path in sorted(missing)]
     observed: object = tuple(wrong) if wrong else f"{len(seen)} mounts"
     return ("mounts", "mount namespace", "as planned", observed, not wrong, "observed")
 
@@ -241,10 +238,9 @@ def _mount_text(
     return " ".join((escaped(path), escaped(kind), options, *map(escaped, tags)))
 
 
-def _planned_mounts(
-    plan: Plan,
-) -> tuple[dict[bytes, Planned], list[tuple[bytes, frozenset[bytes]]]]:
-    """Per mount point its type, restrictions, and whether exactly those; and the bound trees."""
+def planned_mounts(plan: Plan) -> PlannedMounts:
+    """Return per mount point its type, restrictions, and whether exactly those; and the bound
+    trees, which may carry further mounts along."""
     planned: dict[bytes, Planned] = {}
     trees: list[tuple[bytes, frozenset[bytes]]] = []
     root = _SPACE | {b"ro"} if plan.mode & blob.ROOT_READONLY else _SPACE
@@ -276,7 +272,10 @@ _MOUNTED: Final[dict[int, Callable[[Step], tuple[bytes, bytes, frozenset[bytes],
 
 
 def _self_reported(expected: Expected, ready: Ready) -> list[Check]:
-    checks = [_equal("dumpable", "prctl", 0, ready.dumpable, "self_reported")]
+    checks = [
+        _equal("dumpable", "prctl", 0, ready.dumpable, "self_reported"),
+        _session_keyring(expected.hello, ready.keyring),
+    ]
     answers = dict(ready.probes)
     for number, (call, error) in PROBES.items():
         # An answer that was not given counts as allowed.
@@ -292,6 +291,18 @@ def _self_reported(expected: Expected, ready: Ready) -> list[Check]:
         wanted_names = tuple(sorted(expected.names))
     checks.append(_equal("environment", "execve", wanted_names, names, "self_reported"))
     return checks
+
+
+def _session_keyring(hello: Hello | None, of_command: int) -> Check:
+    """Not the launcher's, and the same from the agent to its commands.
+
+    A serial is 0 where keyctl(2) cannot be called: by the agent where an outer filter denies it,
+    by a command always, for ours does.
+    """
+    own, launchers = (0, 0) if hello is None else (hello.agent_keyring, hello.launcher_keyring)
+    holds = (own == 0 or own != launchers) and of_command in (0, own)
+    observed = own if of_command == 0 else of_command
+    return ("session_keyring", "keyctl", "a fresh one", observed, holds, "self_reported")
 
 
 def shown(value: object) -> str | tuple[str, ...]:

@@ -25,7 +25,7 @@ _PIPE_BYTES = 1 << 20
 
 
 class Streams:
-    """Standard input, output and error. ``owner`` is the host uid and gid that a payload started
+    """Standard input, output and error, and the gate that the command waits at. ``owner`` is the host uid and gid that a payload started
     by root has, so that it can open ``/dev/stdout`` again; ``source`` a descriptor to forward."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Streams:
         self._outputs: dict[int, int] = {}
         self._pending = memoryview(stdin or b"")
         self._source = source
-        self._stdin = -1
+        self._stdin = self._gate = -1
         try:
             self._make(merged, owner)
         except BaseException:
@@ -55,12 +55,14 @@ class Streams:
         if not merged:
             ours_err, theirs_err = self._pipe()
             self._outputs[ours_err] = STDERR
-        self.theirs = (theirs_in, theirs_out, theirs_err)
-        self.inodes = tuple(os.fstat(end).st_ino for end in self.theirs)
+        streams = (theirs_in, theirs_out, theirs_err)
+        gate, self._gate = self._pipe()
+        self.theirs = (*streams, gate)
+        self.inodes = tuple(os.fstat(end).st_ino for end in streams)
         for ours in (self._stdin, *self._outputs):
             os.set_blocking(ours, False)
         if owner is not None:
-            for end in dict.fromkeys(self.theirs):
+            for end in dict.fromkeys(streams):
                 os.fchown(end, *owner)
         if not self._pending and self._source is None:
             self._close_stdin()
@@ -74,6 +76,14 @@ class Streams:
         """Let go of the ends that the command now has."""
         for end in dict.fromkeys(self.theirs):
             self._close(end)
+
+    def open_gate(self) -> None:
+        """Let the waiting command execute. Were the gate closed instead, it would end."""
+        try:
+            os.write(self._gate, b"\0")
+        except BrokenPipeError:
+            pass  # it is gone already, and the frames will tell
+        self._close(self._gate)
 
     def wanted(self) -> dict[int, int]:
         """Return what to wait for: descriptors and poll(2) events."""
@@ -164,6 +174,6 @@ class Streams:
     def close(self) -> None:
         """Close every end that is still ours."""
         self._outputs.clear()
-        self._stdin = -1
+        self._stdin = self._gate = -1
         while self._open:
             os.close(self._open.pop())

@@ -251,7 +251,7 @@ def _mount(tree: Tree, mount: Mount, origin: str) -> None:
 
 
 def _mount_map(request: Request, mount: Mount) -> list[tuple[int, int, int, int]]:
-    """Which owner on disk the sandbox's user stands for; of a ro mount only to read.
+    """Which owner on disk the sandbox's user stands for: of a ro mount only to read.
 
     Of a read-only mount the group stays unmapped, so that nothing there can be written to, be
     it a socket or a pipe, which a read-only mount alone does not stop.
@@ -260,14 +260,20 @@ def _mount_map(request: Request, mount: Mount) -> list[tuple[int, int, int, int]
     nobody = start + _OVERFLOW_ID
     unmapped = [(kind, _NOBODY_ON_DISK, nobody, 1) for kind in (blob.MAP_UID, blob.MAP_GID)]
     uid, gid = mount.file_owner
-    if mount.writable:
-        return [
-            (blob.MAP_UID, uid, start + request.uid, 1),
-            (blob.MAP_GID, gid, start + request.gid, 1),
-        ]
-    if uid == 0:  # what only root may read on the host stays unread inside
-        return unmapped
-    return [(blob.MAP_UID, uid, start + request.uid, 1), unmapped[1]]
+    if not mount.writable:
+        # What only root may read on the host stays unread inside.
+        reader = unmapped[0] if uid == 0 else (blob.MAP_UID, uid, start + request.uid, 1)
+        return [reader, unmapped[1]]
+    entries = [
+        (blob.MAP_UID, uid, start + request.uid, 1),
+        (blob.MAP_GID, gid, start + request.gid, 1),
+    ]
+    # Where another owner is named, the source keeps its own: an id that nobody has inside, but
+    # one, for in a directory of no known owner not even a mode of 0777 would let files be made.
+    own_uid, own_gid = mount.source.owner_uid, mount.source.owner_gid
+    entries += [(blob.MAP_UID, own_uid, own_uid, 1)] if own_uid != uid else []
+    entries += [(blob.MAP_GID, own_gid, own_gid, 1)] if own_gid != gid else []
+    return entries
 
 
 def _refuse_other_owner(request: Request, mount: Mount) -> None:

@@ -2,7 +2,6 @@
 # a descriptor from it. In the control pid 1 is a plain program of the same user.
 
 import resource
-import socket
 import stat
 
 PID = 1
@@ -200,7 +199,7 @@ def lower_by_attributes():
 
 @attack
 def lower_priority():
-    call("setpriority", 0, PID, 19)
+    call("setpriority", 0, PID, 10)
     return "made it nicer"
 
 
@@ -208,7 +207,7 @@ def lower_priority():
 def lower_priority_of_everybody():
     # By user: would reach the agent where it shares its uid with the payload.
     before = os.getpriority(os.PRIO_PROCESS, PID)
-    os.setpriority(os.PRIO_USER, os.getuid(), 18)
+    os.setpriority(os.PRIO_USER, os.getuid(), 19)
     if os.getpriority(os.PRIO_PROCESS, PID) == before:
         raise Contained("pid 1 kept its priority")
     return "pid 1 is nicer now"

@@ -1,6 +1,6 @@
-# Family: files. GIVEN names directories: `ro` and `rw` (as the payload sees them), `mounted` (a mount
-# point), `secret` (a file of the host's that was not granted, by its path on the host), `token` (makes
-# names unique), `setuid_program` (one that the base holds).
+# Family: files. GIVEN names directories: `ro` and `rw` (as the payload sees them), `mounted` (a
+# mount point), `secret` (a file of the host's that was not granted, by its path on the host),
+# `token` (makes names unique), `setuid_program` (one that can be read).
 
 import fcntl
 import stat
@@ -102,16 +102,9 @@ def read_host_file_after_chroot_and_climbing():
 @attack
 def read_host_file_by_handle():
     # CVE-2014-6407 and its kin: inode 2 of the file system below a mount.
-    class Handle(ctypes.Structure):
-        _fields_ = [
-            ("size", ctypes.c_uint),
-            ("kind", ctypes.c_int),
-            ("inode", ctypes.c_uint),
-            ("generation", ctypes.c_uint),
-        ]
-
     anchor = os.open(RW, os.O_RDONLY)
-    handle = Handle(8, 1, 2, 0)
+    size, kind, inode, generation = 8, 1, 2, 0
+    handle = (ctypes.c_uint32 * 4)(size, kind, inode, generation)
     call("open_by_handle_at", anchor, ctypes.byref(handle), os.O_RDONLY)
     return "opened an inode by its handle"
 
@@ -540,6 +533,25 @@ def carry_a_setuid_program_over():
     os.link(GIVEN["setuid_program"], path)
     os.unlink(path)
     return "linked " + GIVEN["setuid_program"]
+
+
+def give_away_row(label, uid, gid):
+    def run():
+        path = own_file(os.path.join(RW, "given-%s-%s" % (label, TOKEN)))
+        try:
+            os.chown(path, uid, gid)
+        finally:
+            os.unlink(path)
+        return "gave a file to " + label
+
+    run.__name__ = "give_a_file_to_%s" % label
+    attack(run)
+
+
+give_away_row("another_user", 1234, -1)
+give_away_row("another_group", -1, 1234)
+give_away_row("nobody", 65534, 65534)
+give_away_row("the_agents_user", 65533, -1)
 
 
 @attack

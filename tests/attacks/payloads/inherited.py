@@ -1,7 +1,6 @@
 # Family: what the caller had in its hands when it started us. GIVEN names `secret` (a file in the
 # caller's working directory), `word` (its content, also in the caller's environment and keyring).
 
-import fcntl
 import stat
 
 # Two processes above us are ours: the one that runs the attacks, and whoever started it.

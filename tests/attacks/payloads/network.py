@@ -1,6 +1,6 @@
 # Family: the network, in the modes `off` and `loopback`. GIVEN names what the host offers: `port`
-# (TCP on the host's 127.0.0.1), `port_6` (on ::1, or 0), `datagram_port`, `abstract` and `path` (Unix
-# sockets), `addresses` (the host's own).
+# (TCP on the host's 127.0.0.1), `port_any` (on all addresses), `port_6` (on ::1, or 0),
+# `datagram_port`, `abstract` and `path` (Unix sockets), `addresses` (the host's own).
 
 import socket
 

@@ -13,7 +13,6 @@ import os
 import platform
 import signal
 import sys
-import time
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -147,6 +146,9 @@ def run_one(function):
 
 
 def main():
+    if "become" in GIVEN:
+        os.setresgid(*[GIVEN["become"]] * 3)
+        os.setresuid(*[GIVEN["become"]] * 3)
     for name, function in ATTACKS.items():
         verdict, detail = run_one(function)
         print(json.dumps({"name": name, "verdict": verdict, "detail": detail}), flush=True)
