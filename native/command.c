@@ -68,6 +68,9 @@ static void become(uint32_t id, const struct command *command, uint64_t granted,
         failed(id, STAGE_IDS, "ids");
     if (change && prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) < 0)
         failed(id, STAGE_IDS, "keepcaps");
+    /* Changing ids sets it to fs.suid_dumpable, which need not be 0. */
+    if (confined && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+        failed(id, STAGE_IDS, "dumpable");
     if (confined && (!set_capabilities(granted, granted, granted) || !raise_ambient(granted)))
         failed(id, STAGE_IDS, "capabilities");
 }

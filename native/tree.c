@@ -14,12 +14,15 @@
  * through a link while the host is in view is how CVE-2026-87766 and CVE-2024-45310 wrote there. */
 #define BENEATH (RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)
 
+#define OVERLAYS_MAX 64
+
 static struct {
     int space;        /* the tmpfs of all writable room */
     int root;         /* the new root mount */
     int proc;         /* the sandbox's own procfs */
     unsigned serial;  /* for names in the space */
-    dev_t root_device, space_device;
+    dev_t ours[OVERLAYS_MAX + 1]; /* devices of the space and of the overlays above it */
+    unsigned ours_count;
     int mask_file, mask_directory;
     uint32_t uid, gid; /* who we are while building: owner of what needs no chown */
     uint32_t record;   /* the record at work, for faults */
@@ -110,6 +113,18 @@ static void own(int directory, const char *name, uint32_t uid, uint32_t gid)
         failed(STEP_TARGET, "chown");
 }
 
+static void note_ours(int mount)
+{
+    struct stat st;
+    if (tree.ours_count >= OVERLAYS_MAX + 1)
+        errno = E2BIG;
+    else if (fstat(mount, &st) == 0) {
+        tree.ours[tree.ours_count++] = st.st_dev;
+        return;
+    }
+    failed(STEP_MOUNT, "overlays");
+}
+
 /* Things are made in the space or the overlay's upper and nowhere else: a directory that lies in
  * any other mount belongs to somebody. */
 static void must_be_ours(int directory)
@@ -117,10 +132,11 @@ static void must_be_ours(int directory)
     struct stat st;
     if (fstat(directory, &st) < 0)
         failed(STEP_TARGET, "stat");
-    if (st.st_dev != tree.root_device && st.st_dev != tree.space_device) {
-        errno = EROFS;
-        failed(STEP_TARGET, "missing inside another mount");
-    }
+    for (unsigned i = 0; i < tree.ours_count; i++)
+        if (st.st_dev == tree.ours[i])
+            return;
+    errno = EROFS;
+    failed(STEP_TARGET, "missing inside another mount");
 }
 
 /* The directory at `path` relative to the new root, made with its parents when missing. */
@@ -255,10 +271,7 @@ static void build_space(uint64_t bytes, uint64_t inodes)
     option(fs, "nr_inodes", count);
     option(fs, "mode", "0755");
     tree.space = mount_filesystem(fs, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-    struct stat st;
-    if (fstat(tree.space, &st) < 0)
-        failed(STEP_ROOT, "stat");
-    tree.space_device = st.st_dev;
+    note_ours(tree.space);
     /* Attached, because only a mount of this namespace can be cloned from; above the host's /proc,
      * which pid 1 does not need, so that nothing else of the host is hidden while it is in view. */
     if (syscall(SYS_move_mount, tree.space, "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH) < 0)
@@ -285,7 +298,9 @@ static int overlay_mount(int lower)
     option(fs, "upperdir", upper);
     option(fs, "workdir", work);
     option(fs, "userxattr", NULL);
-    return mount_filesystem(fs, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    int mount = mount_filesystem(fs, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    note_ours(mount);
+    return mount;
 }
 
 static void build_root(const struct plan_record *r, struct sources *sources)
@@ -302,10 +317,6 @@ static void build_root(const struct plan_record *r, struct sources *sources)
         failed(STEP_ROOT, "mount");
     attach(mount, point);
     tree.root = mount;
-    struct stat st;
-    if (fstat(tree.root, &st) < 0)
-        failed(STEP_ROOT, "stat");
-    tree.root_device = st.st_dev;
 }
 
 static void build_directory(const struct plan_record *r)
@@ -348,7 +359,10 @@ static void build_link(const struct plan_record *r)
     const char *name;
     int parent = parent_of(relative(r->link.path, text), &name);
     must_be_ours(parent);
-    if (symlinkat(target, parent, name) < 0)
+    int made = symlinkat(target, parent, name);
+    if (made < 0 && errno == EEXIST && unlinkat(parent, name, 0) == 0)
+        made = symlinkat(target, parent, name);
+    if (made < 0)
         failed(STEP_TARGET, "symlink");
 }
 

@@ -55,6 +55,7 @@ enum frame_type {
     FRAME_EXEC = 0x01,
     FRAME_SIGNAL = 0x04,
     FRAME_SHUTDOWN = 0x05,
+    FRAME_BORN = 0x80,
     FRAME_HELLO = 0x81,
     FRAME_READY = 0x82,
     FRAME_FAILED = 0x83,

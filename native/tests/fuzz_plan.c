@@ -1,7 +1,7 @@
 /*
- * libFuzzer on the plan reader. Each input is tried as a whole blob and as the records of one whose
- * head is right, so that the fuzzer need not guess magic and length. What is accepted is walked, and held
- * against the promises that the launcher relies on.
+ * libFuzzer on the plan reader. Each input is tried twice: as a whole blob, and as the values in a blob whose
+ * lengths are right, which no fuzzer would guess. What is accepted is walked, and held against the promises
+ * that the launcher relies on.
  */
 #include "blob.h"
 #include "plan.h"
@@ -88,19 +88,69 @@ static void try(const uint8_t *data, size_t length)
     free(copy);
 }
 
+/* The kinds of fields of each record, as in docs/wire.md: u a u32, q a u64, s a string. */
+static const char *const layouts[] = {
+    [REC_MODE] = "u",           [REC_UID_MAP] = "uuu", [REC_GID_MAP] = "uuu",  [REC_AGENT] = "uu",
+    [REC_HOSTNAME] = "s",       [REC_SPACE] = "qq",    [REC_IDMAP] = "uuuuuu", [REC_ROOT] = "uuus",
+    [REC_DIR] = "uuus",         [REC_FILE] = "uuuss",  [REC_LINK] = "ss",      [REC_BIND] = "uuuss",
+    [REC_SPACE_BIND] = "uuuus", [REC_PROC] = "s",      [REC_DEVPTS] = "s",     [REC_MASK] = "s",
+    [REC_CAPS] = "q",           [REC_RLIMIT] = "uqq",  [REC_FILTER] = "u",     [REC_SYSCTL] = "ss",
+    [REC_OVERLAY] = "uuss",
+};
+#define LAYOUTS (sizeof layouts / sizeof layouts[0])
+
+static uint8_t next(const uint8_t **data, size_t *left)
+{
+    if (*left == 0)
+        return 0;
+    (*left)--;
+    return *(*data)++;
+}
+
+static void put_field(struct blob *body, char kind, const uint8_t **data, size_t *left)
+{
+    uint8_t first = next(data, left);
+    if (kind == 's') {
+        size_t n = first % 16;
+        put_u32(body, (uint32_t)n);
+        while (n-- > 0)
+            put(body, &(uint8_t){next(data, left)}, 1);
+    } else {
+        put_number(body, first == 255 ? ~0ULL : first, kind == 'q' ? 8 : 4);
+    }
+}
+
+/* A plan whose lengths and counts are right, so that the fuzzer can play with what is in it. */
+static struct blob well_formed(const uint8_t *data, size_t left)
+{
+    struct blob records = {0}, all = {0};
+    uint32_t count = 0;
+    do {
+        uint8_t choice = next(&data, &left);
+        size_t type = count == 0 ? REC_MODE : choice % LAYOUTS;
+        struct blob body = {0};
+        for (const char *kind = layouts[type] ? layouts[type] : ""; *kind; kind++)
+            put_field(&body, *kind, &data, &left);
+        put_u32(&records, (uint32_t)type);
+        put_u32(&records, (uint32_t)body.length);
+        put(&records, body.data, body.length);
+        free(body.data);
+        count++;
+    } while (left > 0);
+    put(&all, PLAN_MAGIC, 8);
+    put_u32(&all, (uint32_t)(16 + records.length));
+    put_u32(&all, count);
+    put(&all, records.data, records.length);
+    free(records.data);
+    return all;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 {
     try(data, length);
-    if (length == 0)
-        return 0;
-    struct blob b = {0};
-    put(&b, PLAN_MAGIC, 8);
-    put_u32(&b, (uint32_t)(16 + 12 + length - 1));
-    put_u32(&b, data[0] + 1U);
-    put(&b, "\1\0\0\0\4\0\0\0\0\0\0\0", 12); /* MODE */
-    put(&b, data + 1, length - 1);
+    struct blob b = well_formed(data, length);
     try(b.data, b.length);
     free(b.data);
     return 0;

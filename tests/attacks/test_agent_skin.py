@@ -17,13 +17,13 @@ NO_CONTROL: dict[str, str] = {
 @arena.ways
 def test_agent_stays_untouched(way: arena.Way) -> None:
     """No attack reads, writes, slows or robs pid 1."""
-    arena.assert_contained(arena.attack(way, "agent_skin", {}))
+    arena.assert_contained(arena.attack(way, "agent_skin", {"pid_1": "agent"}))
 
 
 def test_agent_stays_untouched_by_its_own_user() -> None:
     """Also where a payload that was granted SETUID takes on the agent's own user id."""
     way = arena.Way("as-agent", "root", ("--user", "root", "--cap", "SETUID", "--cap", "SETGID"))
-    arena.assert_contained(arena.attack(way, "agent_skin", {"become": 65533}))
+    arena.assert_contained(arena.attack(way, "agent_skin", {"pid_1": "agent", "become": 65533}))
 
 
 def test_plain_pid_1_is_lost() -> None:
@@ -34,7 +34,8 @@ def test_plain_pid_1_is_lost() -> None:
         namespaces = ["unshare", "--user", "--map-root-user", *namespaces[1:]]
     plain = (arena.PAYLOADS / "plain_pid_1.py").read_text()
     argv = [*namespaces, arena.PAYLOAD_PYTHON, "-I", "-c", plain]
-    report = arena.report_of(starter.call([*argv, arena.text_of("agent_skin"), json.dumps({})]))
+    argv += [arena.text_of("agent_skin"), json.dumps({"pid_1": "plain"})]
+    report = arena.report_of(starter.call(argv))
     excused = dict(NO_CONTROL)
     if not starter.is_root:
         excused["advise_its_memory"] = "needs CAP_SYS_NICE over the whole machine"
@@ -47,7 +48,8 @@ def test_socket_left_open_is_found() -> None:
 
     left, right = socket.socketpair()
     with left, right:
-        report = arena.unprotected([], "agent_skin", {}, pass_fds=[left.fileno()])
+        only = {"pid_1": "the host's", "only": ["hold_a_socket_of_the_engine"]}
+        report = arena.unprotected([], "agent_skin", only, pass_fds=[left.fileno()])
     assert report["hold_a_socket_of_the_engine"].verdict == "out"
 
 

@@ -128,13 +128,12 @@ class Namespaces(Backend):
                 "the limit on namespaces is reached",
                 "Raise user.max_user_namespaces and its siblings, or end other sandboxes.",
             )
-        # Docker's own filter answers clone3 as if the kernel had none.
         if denied or fault.errno == errno.ENOSYS:
             return _unusable(
                 machine.release,
                 "the kernel's switches allow user namespaces, and yet they are refused: by the "
                 "seccomp filter or security module of an outer container",
-                "Start the outer container with a filter that allows clone3 with CLONE_NEWUSER "
+                "Start the outer container with a filter that allows clone with CLONE_NEWUSER "
                 "(docker: --security-opt seccomp=unconfined), or kis on the host itself.",
             )
         return _unusable(

@@ -23,7 +23,7 @@ VERSION = 1
 UNCHANGED_ID = 0xFFFFFFFF
 
 EXEC, SIGNAL, SHUTDOWN = 0x01, 0x04, 0x05
-HELLO, READY, FAILED, EXITED, FAULT = 0x81, 0x82, 0x83, 0x84, 0x85
+BORN, HELLO, READY, FAILED, EXITED, FAULT = 0x80, 0x81, 0x82, 0x83, 0x84, 0x85
 
 MORE, LAST = 1, 2  # flags of EXEC
 NEW_SESSION, REPORT_NAMES = 1, 2
@@ -85,8 +85,14 @@ _header = struct.Struct("<IHHII")
 _u32 = struct.Struct("<I")
 
 
+class Born(Frozen):
+    """The sandbox has its first process: the one whose credentials the packet bears."""
+
+    __slots__ = ()
+
+
 class Hello(Frozen):
-    """The agent is up. Serials of the launcher's and the agent's session keyring, or 0."""
+    """The sandbox's place is complete. Serials of the launcher's and its session keyring, or 0."""
 
     __slots__ = ("agent_keyring", "launcher_keyring")
     launcher_keyring: int
@@ -219,7 +225,7 @@ def broken(what: str) -> SandboxError:
     )
 
 
-def decode(packet: bytes) -> Hello | Ready | Failed | Exited | Fault:
+def decode(packet: bytes) -> Born | Hello | Ready | Failed | Exited | Fault:
     """Return the frame that a packet holds. Raises ``agent_unreachable`` for anything odd."""
     if len(packet) < _header.size:
         raise broken("a packet is shorter than its header")
@@ -234,7 +240,11 @@ def decode(packet: bytes) -> Hello | Ready | Failed | Exited | Fault:
     return frame
 
 
-def _decode_payload(kind: int, id: int, reader: _Reader) -> Hello | Ready | Failed | Exited | Fault:
+def _decode_payload(
+    kind: int, id: int, reader: _Reader
+) -> Born | Hello | Ready | Failed | Exited | Fault:
+    if kind == BORN:
+        return Born()
     if kind == READY:
         return _ready(id, reader)
     if kind == EXITED:

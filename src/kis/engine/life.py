@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 # Actions.
 SEND: Final = "send"  # bytes: one packet
-ADOPT: Final = "adopt"  # int: open a pidfd of the agent, which has this pid
+ADOPT: Final = "adopt"  # int: open a pidfd of the first process, which has this pid
+LOOK: Final = "look"  # int: read the place that the first process, of this pid, is in
 OBSERVE: Final = "observe"  # (pid, Ready): read the waiting command, then say released or refused
 HANG_UP: Final = "hang_up"  # None: close the control socket, at which the agent ends everything
 RELEASE: Final = "release"  # None: open the gate, at which the waiting command executes
@@ -107,7 +108,6 @@ class Life:
         self.agent_pid: int | None = None
         self.hello: Hello | None = None
         self.fault: Fault | None = None
-        self.fault_pid: int | None = None
         self.failure: SandboxError | None = None
         self.run: Run | None = None
         self.commands = 0
@@ -139,22 +139,26 @@ class Life:
 
     def _late(self, frame: object, pid: int) -> list[Action]:
         """After a kill only one thing matters: an agent that begins now must end as well."""
-        if isinstance(frame, channel.Hello) and self.hello is None:
-            self.hello, self.agent_pid = frame, pid
+        if isinstance(frame, channel.Born) and self.agent_pid is None:
+            self.agent_pid = pid
             return [(ADOPT, pid), (KILL, None)]
         return []
 
     def _frame(self, frame: object, pid: int, now: float) -> list[Action]:
         run = self.run
         if isinstance(frame, channel.Fault):
-            if self.fault is None:
-                self.fault, self.fault_pid = frame, pid
+            self.fault = self.fault or frame
             return []
-        if isinstance(frame, channel.Hello):
-            if self.hello is not None:
-                raise channel.broken("a second greeting")
-            self.hello, self.agent_pid, self.deadline = frame, pid, None
+        if isinstance(frame, channel.Born):
+            if self.agent_pid is not None:
+                raise channel.broken("a second birth")
+            self.agent_pid = pid
             return [(ADOPT, pid)]
+        if isinstance(frame, channel.Hello):
+            if self.hello is not None or pid != self.agent_pid:
+                raise channel.broken("a greeting out of place")
+            self.hello, self.deadline = frame, None
+            return [(LOOK, pid)]
         if self.hello is None or run is None or getattr(frame, "id", None) != run.id or run.over:
             raise channel.broken("a frame of no command")
         if isinstance(frame, channel.Ready):
@@ -230,7 +234,7 @@ class Life:
 
     def channel_ended(self, now: float) -> list[Action]:
         """The other end of the control socket is closed: the agent is ending, or never began."""
-        if self.hello is None:
+        if self.agent_pid is None:
             return self.agent_ended(now)
         if not self.hung_up:
             self.hung_up = True

@@ -138,6 +138,9 @@ class Link:
             elif kind == life_actions.ADOPT:
                 assert isinstance(value, int)
                 self._adopt(value)
+            elif kind == life_actions.LOOK:
+                assert isinstance(value, int)
+                self._look_around(value)
             elif kind == life_actions.OBSERVE:
                 assert isinstance(value, tuple)
                 self._observe(*value)
@@ -211,8 +214,6 @@ class Link:
                 "Does this process wait for children that it did not start?",
             )
             self._perform(self.life.fail(failure, time.monotonic()))
-        else:
-            self._look_around(pid)
 
     def _look_around(self, pid: int) -> None:
         """Read what all commands share from the first process, while the first command forks.
@@ -282,17 +283,15 @@ class Link:
             return True
 
     def _reap(self) -> None:
-        """Leave no zombie: the launcher, and a pid 1 that failed before it was the agent."""
+        """Leave no zombie of the launcher; the first process was waited for."""
         failure = self.life.failure
         stuck = failure is not None and failure.code is Code.CLEANUP_FAILED
         options = os.WEXITED | (os.WNOHANG if stuck else 0)
-        never_adopted = self.life.fault_pid if self._agent < 0 else None
-        for pid in dict.fromkeys((self._launcher, never_adopted)):
-            if pid is not None:
-                try:
-                    os.waitid(os.P_PID, pid, options)
-                except ChildProcessError:
-                    pass
+        if self._launcher is not None:
+            try:
+                os.waitid(os.P_PID, self._launcher, options)
+            except ChildProcessError:
+                pass
         self._launcher = None
 
     def close(self) -> None:

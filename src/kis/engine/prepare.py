@@ -1,8 +1,8 @@
 """What is worked out once for equal inputs: the backend chosen, its plan, the plan's encoding.
 
-Knows: that a plan depends on its id range only by adding to some numbers, and checks that it does.
-Must not know: which records those are, or why. Called by: engine. Pure: it remembers nothing that could not be worked
-out again, and keeps nobody's secrets or descriptors alive.
+Knows: that a plan depends on its id range only by adding to some numbers, and checks it.
+Must not know: which records those are, or why. Called by: engine. Pure: it remembers nothing that
+could not be worked out again, and keeps nobody's secrets or descriptors alive.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _moving(steps: Sequence[Step], other: Sequence[Step]) -> dict[int, list[int]
     for at, (one, two) in enumerate(zip(steps, other, strict=True)):
         if one == two:
             continue
-        places = [place for place, pair in enumerate(zip(one, two, strict=True)) if pair[0] != pair[1]]
+        pairs = enumerate(zip(one, two, strict=True))
+        places = [place for place, (here, there) in pairs if here != there]
         if any(two[place] - one[place] != _PROBES[1] - _PROBES[0] for place in places):
             raise SandboxError(Code.INVARIANT_FAILED, "a plan depends on its id range oddly")
         moving[at] = places

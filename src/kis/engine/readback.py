@@ -81,9 +81,7 @@ class Expected:
         self.hello: Hello | None = None
 
 
-def compare_place(
-    plan: Plan, mounts: PlannedMounts, host: Host, seen: Place
-) -> list[Check]:
+def compare_place(plan: Plan, mounts: PlannedMounts, host: Host, seen: Place) -> list[Check]:
     """Return what all commands of a sandbox share, compared."""
     own = dict(host.namespaces)
     checks: list[Check] = []
@@ -91,7 +89,7 @@ def compare_place(
         shared = kind == "net" and bool(plan.mode & blob.NET_HOST)
         wanted = "the host's" if shared else "the sandbox's own"
         holds = (inode == own.get(kind)) == shared
-        checks.append((f"namespace.{kind}", "clone3", wanted, inode, holds, "observed"))
+        checks.append((f"namespace.{kind}", "clone", wanted, inode, holds, "observed"))
     checks += [
         _equal("uid_map", "user namespace", _planned_map(plan, blob.UID_MAP), seen.uid_map),
         _equal("gid_map", "user namespace", _planned_map(plan, blob.GID_MAP), seen.gid_map),

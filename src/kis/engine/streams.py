@@ -25,8 +25,11 @@ _PIPE_BYTES = 1 << 20
 
 
 class Streams:
-    """Standard input, output and error, and the gate that the command waits at. ``owner`` is the host uid and gid that a payload started
-    by root has, so that it can open ``/dev/stdout`` again; ``source`` a descriptor to forward."""
+    """Standard input, output and error, and the gate that the command waits at.
+
+    ``owner`` is the host uid and gid that a payload started by root has, so that it can open
+    ``/dev/stdout`` again; ``source`` a descriptor to forward.
+    """
 
     def __init__(
         self,

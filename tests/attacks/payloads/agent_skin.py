@@ -1,9 +1,12 @@
 # Family: the agent's own skin. Pid 1 is ours; nothing inside may read it, write it, slow it or take
 # a descriptor from it. In the control pid 1 is a plain program of the same user.
 
+# Never let loose on the host's own pid 1: whoever runs this says whose it is.
+
 import resource
 import stat
 
+assert GIVEN["pid_1"] in ("agent", "plain") or "only" in GIVEN
 PID = 1
 PROCESS_VM = ctypes.c_uint64 * 2
 

@@ -150,5 +150,7 @@ def main():
         os.setresgid(*[GIVEN["become"]] * 3)
         os.setresuid(*[GIVEN["become"]] * 3)
     for name, function in ATTACKS.items():
+        if name in GIVEN.get("skip", ()) or name not in GIVEN.get("only", ATTACKS):
+            continue
         verdict, detail = run_one(function)
         print(json.dumps({"name": name, "verdict": verdict, "detail": detail}), flush=True)

@@ -15,6 +15,7 @@ from kis.engine.life import (
     HANG_UP,
     KILL,
     KILL_SECONDS,
+    LOOK,
     OBSERVE,
     RELEASE,
     SEND,
@@ -33,6 +34,7 @@ def frame(kind: int, payload: bytes, id: int = 1) -> bytes:
     return channel.encode(kind, id, payload)
 
 
+BORN = frame(channel.BORN, b"", id=0)
 HELLO = frame(channel.HELLO, struct.pack("<III", 1, 5, 6), id=0)
 READY = frame(channel.READY, struct.pack("<IIII", 0, 0, 0, 0))
 EXITED = frame(channel.EXITED, struct.pack("<IIQQQ", 0, 0, 1, 1, 1))
@@ -52,7 +54,8 @@ def life(one_shot: bool = True, kills_all: bool = True, **bounds: Any) -> tuple[
 
 def started(**how: Any) -> tuple[Life, Run]:
     made, command = life(**how)
-    assert made.received(HELLO, AGENT, 1.0) == [(ADOPT, AGENT)]
+    assert made.received(BORN, AGENT, 0.5) == [(ADOPT, AGENT)]
+    assert made.received(HELLO, AGENT, 1.0) == [(LOOK, AGENT)]
     [(kind, value)] = made.received(READY, COMMAND, 2.0)
     assert kind == OBSERVE
     assert isinstance(value, tuple)
@@ -175,11 +178,12 @@ def test_an_agent_that_never_greets() -> None:
     assert made.failure is not None
     assert made.failure.code is Code.AGENT_UNREACHABLE
     # It begins now, after all: it must end as well.
-    assert made.received(HELLO, AGENT, START_SECONDS + 1) == [(ADOPT, AGENT), (KILL, None)]
+    assert made.received(BORN, AGENT, START_SECONDS + 1) == [(ADOPT, AGENT), (KILL, None)]
 
 
 def test_a_command_that_never_gets_ready() -> None:
     made, _ = life()
+    made.received(BORN, AGENT, 0.5)
     made.received(HELLO, AGENT, 1.0)
     assert made.tick(START_SECONDS) == [(KILL, None), (HANG_UP, None)]
 
@@ -188,12 +192,23 @@ def test_a_launch_that_fails_is_over_with_the_channel() -> None:
     made, command = life()
     assert made.received(FAULT, 99, 1.0) == []
     assert made.channel_ended(1.1) == [(END, None)]
-    assert (made.gone, made.fault_pid, command.over) == (True, 99, True)
+    assert (made.gone, command.over) == (True, True)
     assert made.fault == channel.Fault(3, 1, None, b"")
+
+
+def test_a_launch_that_fails_after_birth_waits_for_the_first_process() -> None:
+    made, command = life()
+    assert made.received(BORN, AGENT, 0.5) == [(ADOPT, AGENT)]
+    assert made.received(FAULT, AGENT, 1.0) == []
+    assert made.channel_ended(1.1) == [(HANG_UP, None)]
+    assert not made.gone
+    assert made.agent_ended(1.2) == [(END, None)]
+    assert (made.gone, command.over) == (True, True)
 
 
 def test_a_failed_command_still_exits() -> None:
     made, command = life()
+    made.received(BORN, AGENT, 0.5)
     made.received(HELLO, AGENT, 1.0)
     assert made.received(FAILED, COMMAND, 2.0) == []
     assert made.received(EXITED, AGENT, 2.0) == [(END, None)]
@@ -203,13 +218,22 @@ def test_a_failed_command_still_exits() -> None:
 @pytest.mark.parametrize(
     ("packets", "what"),
     [
-        ([(READY, COMMAND)], "before a greeting"),
-        ([(HELLO, AGENT), (HELLO, AGENT)], "a second greeting"),
-        ([(HELLO, AGENT), (READY, AGENT)], "the agent is no command"),
-        ([(HELLO, AGENT), (EXITED, AGENT)], "an end before the beginning"),
-        ([(HELLO, AGENT), (FAILED, COMMAND), (READY, COMMAND)], "ready after failing"),
-        ([(HELLO, AGENT), (b"junk", AGENT)], "no frame"),
-        ([(HELLO, AGENT), (frame(channel.READY, bytes(16), id=9), COMMAND)], "another command"),
+        ([(BORN, AGENT), (READY, COMMAND)], "before a greeting"),
+        ([(HELLO, AGENT)], "a greeting before birth"),
+        ([(BORN, AGENT), (BORN, AGENT)], "a second birth"),
+        ([(BORN, AGENT), (HELLO, COMMAND)], "a greeting by another"),
+        ([(BORN, AGENT), (HELLO, AGENT), (HELLO, AGENT)], "a second greeting"),
+        ([(BORN, AGENT), (HELLO, AGENT), (READY, AGENT)], "the agent is no command"),
+        ([(BORN, AGENT), (HELLO, AGENT), (EXITED, AGENT)], "an end before the beginning"),
+        (
+            [(BORN, AGENT), (HELLO, AGENT), (FAILED, COMMAND), (READY, COMMAND)],
+            "ready after failing",
+        ),
+        ([(BORN, AGENT), (HELLO, AGENT), (b"junk", AGENT)], "no frame"),
+        (
+            [(BORN, AGENT), (HELLO, AGENT), (frame(channel.READY, bytes(16), id=9), COMMAND)],
+            "another command",
+        ),
     ],
 )
 def test_whatever_breaks_the_protocol_kills(packets: list[tuple[bytes, int]], what: str) -> None:
@@ -233,6 +257,7 @@ def test_a_second_ready_kills() -> None:
 
 def test_a_refused_command_is_never_released() -> None:
     made, _ = life()
+    made.received(BORN, AGENT, 0.5)
     made.received(HELLO, AGENT, 1.0)
     made.received(READY, COMMAND, 2.0)
     mismatch = SandboxError(Code.ENFORCEMENT_MISMATCH, "uid is 0")
