@@ -11,13 +11,16 @@
 
 struct blob {
     uint8_t *data;
-    size_t length;
+    size_t length, room;
 };
 
 static inline void put(struct blob *b, const void *bytes, size_t n)
 {
-    b->data = realloc(b->data, b->length + n + 1);
-    CHECK(b->data);
+    if (b->length + n >= b->room) {
+        b->room = 2 * (b->length + n) + 64;
+        b->data = realloc(b->data, b->room);
+        CHECK(b->data);
+    }
     if (n > 0)
         memcpy(b->data + b->length, bytes, n);
     b->length += n;

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kis.errors import Code, SandboxError
 from kis.frozen import Frozen
-from kis.vocabulary import AGENT_USER_ID, DEFAULT_USER_ID, USER_IDS, Demand, Reason, Tier
+from kis.vocabulary import DEFAULT_USER_ID, FOREIGN_IDS, USER_IDS, Demand, Reason, Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ MAX_ARGUMENT_BYTES = 131071
 MAX_TOTAL_BYTES = 6 << 20
 _POINTER_BYTES = 8
 _MAX_CWD_BYTES = 4095
-_HIGHEST_ID = 65534  # the last of a sandbox's 65536 ids is (uid_t)-1 to a 16-bit kernel interface
 
 
 class Command(Frozen):
@@ -282,6 +281,6 @@ def _number(text: str) -> int | None:
 def _checked_id(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
         raise _invalid("user", "must be user, root, nobody, or UID[:GID]")
-    if not 0 <= number <= _HIGHEST_ID or number == AGENT_USER_ID:
-        raise _invalid("user", f"must be 0 to {_HIGHEST_ID}, and {AGENT_USER_ID} is the agent's")
+    if not (0 <= number < FOREIGN_IDS.start or number == USER_IDS["nobody"]):
+        raise _invalid("user", f"must be 0 to {FOREIGN_IDS.start - 1}, or {USER_IDS['nobody']}")
     return number

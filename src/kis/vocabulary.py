@@ -162,4 +162,6 @@ REFUSED_CAPABILITIES: Final = {
 # Ids inside a sandbox (design: one default user; the agent's id is nobody else's).
 DEFAULT_USER_ID: Final = 1000
 AGENT_USER_ID: Final = 65533
+# What the host's system accounts are shown as where a host tree needs an id map: nobody's to be.
+FOREIGN_IDS: Final = range(64000, 65532)
 USER_IDS: Final = {"user": DEFAULT_USER_ID, "root": 0, "nobody": 65534}

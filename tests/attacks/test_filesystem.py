@@ -3,6 +3,7 @@ and no device reaches the host. The host's side is looked at after every run."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -195,3 +196,62 @@ def test_read_only_mount_is_lost_to_capabilities() -> None:
         done = starter.call(["unshare", "--mount", "--propagation", "private", "sh", "-c", script])
         assert done.returncode == 0, done.stderr
         assert (room / "ro" / "n").exists()
+
+
+PEEK = """
+import json, os, sys
+opened = []
+for path in json.loads(sys.argv[1]):
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError:
+        continue
+    opened.append(path)
+print(json.dumps(opened))
+"""
+
+
+def private_parts() -> list[str]:
+    """Files and directories that the host base shows and that only root may read on the host."""
+    found = []
+    for top in ("/etc/ssl", "/etc/pki", "/usr"):
+        for parent, directories, files in os.walk(top):
+            for name in (*directories, *files):
+                path = os.path.join(parent, name)
+                seen = os.lstat(path)
+                link = stat.S_ISLNK(seen.st_mode)
+                if seen.st_uid == 0 and not link and not seen.st_mode & stat.S_IROTH:
+                    found.append(path)
+    return found[:500]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--user", "root"),
+        ("--user", "root", "--cap", "DAC_OVERRIDE"),
+        ("--user", "root", "--writable-root"),
+        ("--user", "root", "--writable-root", "--cap", "DAC_OVERRIDE"),
+        ("--cap", "DAC_OVERRIDE", "--writable-root"),
+        ("--user", "root", "--tmpfs", "/usr/kis-test/here", "--tmpfs", "/etc/ssl/kis-test"),
+    ],
+    ids=" ".join,
+)
+def test_private_parts_of_the_host_stay_shut(flags: tuple[str, ...]) -> None:
+    """What only root may read on the host is not read by a payload that is root inside."""
+    starter = arena.who("root")
+    paths = private_parts()
+    if not paths:
+        pytest.skip("needs a private file below /usr or /etc/ssl")
+    argv = ("python3", "-I", "-c", PEEK, json.dumps(paths))
+    done = starter.container(*argv, flags=flags)
+    assert json.loads(done.stdout) == [], done.stderr
+
+
+def test_private_parts_of_the_host_are_open_to_its_root() -> None:
+    """The control: root of the host opens them all."""
+    starter = arena.who("root")
+    paths = private_parts()
+    done = starter.call([arena.PAYLOAD_PYTHON, "-I", "-c", PEEK, json.dumps(paths)])
+    assert json.loads(done.stdout) == paths

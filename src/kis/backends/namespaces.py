@@ -230,7 +230,7 @@ def _mechanisms(request: Request) -> tuple[tuple[str, str], ...]:
         ("network.mode", networks.get(request.profile.network.mode, "none")),
         ("user", "own id range, never the host's root" if privileged else "the one mapped id"),
         ("base", "bound plainly: owners show as nobody" if plain_base else _base_words(request)),
-        ("writable_root", "root mount, read-only unless granted"),
+        ("writable_root", _root_words(request)),
         ("capabilities", "capability sets of the process, in its own user namespace"),
         ("limits.open_files", "RLIMIT_NOFILE"),
         ("limits.wall_seconds", "the engine's clock: SIGTERM, then SIGKILL of the sandbox"),
@@ -249,6 +249,14 @@ def _mechanisms(request: Request) -> tuple[tuple[str, str], ...]:
         (f"secrets[{at}]", "file 0400 in own tmpfs") for at in range(len(request.profile.secrets))
     ]
     return tuple(found)
+
+
+def _root_words(request: Request) -> str:
+    if not request.profile.writable_root:
+        return "root mount, read-only"
+    if request.base.kind == "host":
+        return "root mount, writable; the host's own trees below it stay read-only"
+    return "root mount, writable"
 
 
 def _base_words(request: Request) -> str:

@@ -10,7 +10,7 @@ from kis.engine import blob
 from kis.engine.blob import NODEV, NOEXEC, NONE, NOSUID, RDONLY
 from kis.errors import Code, SandboxError, quoted
 from kis.linux import accounts
-from kis.vocabulary import NetworkMode
+from kis.vocabulary import FOREIGN_IDS, NetworkMode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kis.engine.backend import Request
     from kis.engine.blob import Step
     from kis.identity import MountSource
-    from kis.profile import Mount
+    from kis.profile import Mount, Profile
 
 SPACE_BYTES = 256 << 20
 SPACE_INODES = 64 << 10
@@ -28,6 +28,8 @@ HOSTNAME = b"sandbox"
 # to a socket or pipe lying there, fail: the kernel refuses MAY_WRITE on an unmapped inode.
 _NOBODY_ON_DISK = 0xFFFFFFFD
 _OVERFLOW_ID = 65534
+# Capabilities over files of other owners, as far as the owners are mapped.
+_OWNERSHIP = frozenset({"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"})
 
 _SHARED_DIRECTORIES = (b"/tmp", b"/dev/shm")  # 1777, in the sandbox's own space
 _DEVICE_LINKS = (
@@ -70,6 +72,11 @@ class Tree:
     def own_map(self, origin: str) -> int:
         """Return the sandbox's own map where there is one that this file system may take."""
         return 0 if self.privileged and origin not in self.request.plain else NONE
+
+    def foreign_map(self) -> int:
+        """Return the map that shows the host's system accounts as ids that nobody can be."""
+        start, count = (self.request.ids_start or 0) + FOREIGN_IDS.start, len(FOREIGN_IDS)
+        return self.id_map([(blob.MAP_UID, 0, start, count), (blob.MAP_GID, 0, start, count)])
 
     def add(self, path: bytes, step: Step, origin: str = "base") -> None:
         self._items.append((path, step, origin))
@@ -169,17 +176,25 @@ def _base(tree: Tree) -> Step:
 
 
 def _base_tree(tree: Tree, handle: MountSource, path: bytes) -> None:
-    """A read-only bind; an overlay where something must be made below it."""
+    """A read-only bind; an overlay where the place of a mount may have to be made below it.
+
+    Without an id map, or shown as ids that nobody inside can be: others' bits are what any payload
+    may read of the host, inside-root's too. Hence ``writable_root`` does not reach in here.
+    """
     profile = tree.request.profile
     targets = [mount.target for mount in profile.mounts]
     targets += [tmpfs.target for tmpfs in profile.tmpfs]
     holds_targets = any(t != path and _lies_in(t, path) for t in targets)
     source = tree.source(handle)
-    if tree.own_map("base") != NONE and (profile.writable_root or holds_targets):
-        tree.add(path, (blob.OVERLAY, source, tree.own_map("base"), path, handle.path))
+    if holds_targets and tree.own_map("base") != NONE and not _reaches_foreign(profile):
+        tree.add(path, (blob.OVERLAY, source, tree.foreign_map(), path, handle.path))
     else:
-        # Without an id map: others' bits are what any payload may read of the host.
         tree.add(path, (blob.BIND, source, _READ_ONLY_TREE, NONE, path, handle.path))
+
+
+def _reaches_foreign(profile: Profile) -> bool:
+    """Whether a granted capability would make an owner inside of what the host's root owns."""
+    return not _OWNERSHIP.isdisjoint(profile.capabilities)
 
 
 def _etc_files(request: Request, contents: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -11,6 +11,7 @@ from kis.engine import blob
 from kis.engine.backend import Plan
 from kis.errors import Code, SandboxError
 from kis.profile import Device, EscapeHatch, Mount, NetworkPolicy, Profile, Secret, Tmpfs
+from kis.vocabulary import FOREIGN_IDS
 
 USER, NOBODY = IDS_START + 1000, IDS_START + 65534
 NO_FILE = 0xFFFFFFFD
@@ -84,14 +85,33 @@ def test_the_host_tree_is_bound_without_a_map_and_read_only() -> None:
     assert usr[2:4] == (blob.RDONLY | blob.NOSUID | blob.NODEV, blob.NONE)
 
 
+BELOW = [Mount(source(b"/s"), "/usr/share/x")]
+
+
+def test_the_host_tree_gets_an_upper_where_something_is_to_be_made_in_it() -> None:
+    plan = plan_of(Profile(mounts=BELOW))
+    [index] = [step[2] for step in plan.steps if step[0] == blob.OVERLAY and step[3] == b"/usr"]
+    [shown] = [step for step in plan.steps if step[0] == blob.IDMAP and step[1] == index]
+    first = IDS_START + FOREIGN_IDS.start
+    assert shown[3:] == (0, 0, first, len(FOREIGN_IDS), 1, 0, first, len(FOREIGN_IDS))
+    # Without privilege nothing can be made below what belongs to root.
+    assert found(plan_of(Profile(mounts=BELOW), host=ORDINARY), blob.BIND, b"/usr")
+
+
 @pytest.mark.parametrize(
     "profile",
-    [Profile(writable_root=True), Profile(mounts=[Mount(source(b"/s"), "/usr/share/x")])],
+    [
+        Profile(writable_root=True),
+        Profile(writable_root=True, capabilities=["DAC_OVERRIDE"]),
+        *(
+            Profile(mounts=BELOW, capabilities=[name])
+            for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
+        ),
+    ],
 )
-def test_the_host_tree_gets_an_upper_where_something_is_to_be_made_in_it(profile: Profile) -> None:
-    assert found(plan_of(profile), blob.OVERLAY)[2:4] == (0, b"/usr")
-    # Without privilege nothing can be made below what belongs to root.
-    assert found(plan_of(profile, host=ORDINARY), blob.BIND, b"/usr")
+def test_nobody_inside_becomes_an_owner_in_the_host_tree(profile: Profile) -> None:
+    assert found(plan_of(profile), blob.BIND, b"/usr")[4] == b"/usr"
+    assert found(plan_of(profile), blob.BIND, b"/usr")[3] == blob.NONE
 
 
 def test_a_directory_is_the_lower_layer_of_the_root() -> None:
