@@ -23,6 +23,8 @@ static struct {
     unsigned serial;  /* for names in the space */
     dev_t ours[OVERLAYS_MAX + 1]; /* devices of the space and of the overlays above it */
     unsigned ours_count;
+    int overlays[OVERLAYS_MAX]; /* of OVERLAY records: read-only once all is in its place */
+    unsigned overlay_count;
     int mask_file, mask_directory;
     uint32_t uid, gid; /* who we are while building: owner of what needs no chown */
     uint32_t record;   /* the record at work, for faults */
@@ -381,7 +383,7 @@ static void build_overlay(const struct plan_record *r, struct sources *sources)
     int lower = take_source(sources, r->bind.source, r->bind.path, BIND_RDONLY | BIND_NOSUID | BIND_NODEV);
     int mount = overlay_mount(lower);
     attach_at(r->bind.target, mount, true);
-    close(mount);
+    tree.overlays[tree.overlay_count++] = mount; /* note_ours keeps the count below OVERLAYS_MAX */
     close(lower);
 }
 
@@ -536,6 +538,8 @@ void tree_build(const struct plan *plan, struct sources *sources)
     }
     if (tree.proc >= 0)
         make_readonly(tree.proc, "proc");
+    for (unsigned i = 0; i < tree.overlay_count; i++)
+        make_readonly(tree.overlays[i], "overlay");
     if (plan->mode & MODE_ROOT_READONLY)
         make_readonly(tree.root, "root");
 }

@@ -261,7 +261,7 @@ def _attributes(bits: int) -> frozenset[bytes]:
 # How each record that mounts something shows: path, type, restrictions, and if exactly those.
 _MOUNTED: Final[dict[int, Callable[[Step], tuple[bytes, bytes, frozenset[bytes], bool]]]] = {
     blob.BIND: lambda step: (step[4], b"", _attributes(step[2]), False),
-    blob.OVERLAY: lambda step: (step[3], b"overlay", _SPACE, True),
+    blob.OVERLAY: lambda step: (step[3], b"overlay", _SPACE | {b"ro"}, True),
     blob.SPACE_BIND: lambda step: (step[5], b"tmpfs", _SPACE | _attributes(step[4]), True),
     blob.PROC: lambda step: (step[1], b"proc", _SPACE | {b"ro", b"noexec"}, True),
     blob.DEVPTS: lambda step: (step[1], b"devpts", frozenset({b"nosuid", b"noexec"}), True),
