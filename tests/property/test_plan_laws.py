@@ -85,7 +85,7 @@ machines = st.builds(
     sensitive_proc=st.sets(st.sampled_from([b"keys", b"acpi", b"kcore"])).map(
         lambda found: tuple(sorted(found))
     ),
-    core_is_piped=st.booleans(),
+    core_handler=st.sampled_from(["", "program", "socket"]),
 )
 hosts = st.builds(
     lambda base, machine, files: base.replace(machine=machine, open_files_limit=files),

@@ -82,7 +82,9 @@ class Namespaces(Backend):
 
     def claims(self, host: Host) -> frozenset[Demand]:
         claims = tier_isolation(Tier.CONTAINER) | _GRANTS | limits_claims(host)
-        if host.machine.core_is_piped and host.core_limit == 0:
+        # A limit of 1 keeps a program from being started, 0 does not; a socket asks no limit.
+        handler = host.machine.core_handler
+        if handler == "socket" or (handler == "program" and host.core_limit == 0):
             claims -= {Demand.NO_HOST_CORE}
         if host.privileged:
             claims |= {Demand.OTHER_USER}

@@ -12,7 +12,7 @@ from kis.engine import admission, blob, host, launch, select
 from kis.engine.exchange import Exchange
 from kis.engine.faults import fault_error, takes_no_map
 from kis.engine.link import Link
-from kis.engine.prepare import Preparations
+from kis.engine.prepare import EXAMPLE_IDS, Preparations
 from kis.engine.report import Explanation, Report, explanation
 from kis.engine.sandbox import Sandbox, drive, end
 from kis.errors import Code, SandboxError
@@ -119,11 +119,21 @@ class Core:
         backend: str | None = None,
     ) -> Explanation:
         """Return the plan in words, having started nothing. Raises as ``run`` does before it."""
-        attempt = Attempt(self, profile, base, command, tier, backend)
-        try:
-            return explanation(attempt.plan(), attempt.demands())
-        finally:
-            attempt.release()
+        here = self.host()
+        prepared = self.preparations.prepare(
+            self.table,
+            here,
+            profile,
+            base,
+            command,
+            (command.uid, command.gid),
+            tier,
+            backend,
+            frozenset(),
+        )
+        start = EXAMPLE_IDS if prepared.backend.wants_ids(here) else None
+        demands = select.demands_of(profile, command, prepared.backend.tier)
+        return explanation(prepared.plan(start), map(str, demands))
 
     def canary(self, backend: Backend, here: Host) -> Attempt:
         """Return an attempt at the least that a backend must manage."""
@@ -179,11 +189,6 @@ class Attempt:
                 {"step": "identity"},
             )
         return ranges.acquire()
-
-    def demands(self) -> frozenset[str]:
-        """Return what the run relies on."""
-        tier = self.backend.tier
-        return frozenset(map(str, select.demands_of(self.profile, self.command, tier)))
 
     def _prepare(self) -> Prepared:
         return self.core.preparations.prepare(

@@ -61,7 +61,7 @@ class Machine(Frozen):
     __slots__ = (
         "apparmor_restricts_user_namespaces",
         "architecture",
-        "core_is_piped",
+        "core_handler",
         "max_user_namespaces",
         "memfd_noexec",
         "release",
@@ -76,7 +76,7 @@ class Machine(Frozen):
     unprivileged_user_namespaces: int | None
     apparmor_restricts_user_namespaces: int | None
     memfd_noexec: int | None
-    core_is_piped: bool
+    core_handler: str
     sensitive_proc: tuple[bytes, ...]
 
     def __init__(
@@ -88,14 +88,14 @@ class Machine(Frozen):
         unprivileged_user_namespaces: int | None = None,
         apparmor_restricts_user_namespaces: int | None = None,
         memfd_noexec: int | None = None,
-        core_is_piped: bool = False,
+        core_handler: str = "",
         sensitive_proc: tuple[bytes, ...] = (),
     ) -> None:
         self._set("system", system, "release", release, "architecture", architecture)
         self._set("max_user_namespaces", max_user_namespaces)
         self._set("unprivileged_user_namespaces", unprivileged_user_namespaces)
         self._set("apparmor_restricts_user_namespaces", apparmor_restricts_user_namespaces)
-        self._set("memfd_noexec", memfd_noexec, "core_is_piped", core_is_piped)
+        self._set("memfd_noexec", memfd_noexec, "core_handler", core_handler)
         self._set("sensitive_proc", sensitive_proc)
 
 
@@ -177,7 +177,7 @@ def read_machine() -> Machine:
         _switch("/proc/sys/kernel/unprivileged_userns_clone"),
         _switch("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         _switch("/proc/sys/vm/memfd_noexec"),
-        (_content("/proc/sys/kernel/core_pattern") or b"|").startswith(b"|"),
+        _core_handler(_content("/proc/sys/kernel/core_pattern") or b"@"),
         tuple(entry for entry in SENSITIVE_PROC if _others_may_read(b"/proc/" + entry)),
     )
 
@@ -262,11 +262,25 @@ def read_whole(path: str | bytes, directory: int | None = None) -> bytes:
     return b"".join(parts)
 
 
+def read_small(path: str | bytes, directory: int) -> bytes:
+    """Return all of a file that the kernel makes in one piece, as most of proc(5): one read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+    try:
+        return os.read(descriptor, 65_536)
+    finally:
+        os.close(descriptor)
+
+
 def _content(path: str) -> bytes | None:
     try:
         return read_whole(path)
     except OSError:
         return None
+
+
+def _core_handler(pattern: bytes) -> str:
+    """Return who takes a core dump, core(5): nobody (it is a file), a program, a socket."""
+    return {b"|": "program", b"@": "socket"}.get(pattern[:1], "")
 
 
 def _switch(path: str) -> int | None:

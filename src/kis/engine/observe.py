@@ -9,7 +9,14 @@ from __future__ import annotations
 
 import os
 
-from kis.engine.host import NAMESPACES, hard_limits, namespace_number, read_whole, status_field
+from kis.engine.host import (
+    NAMESPACES,
+    hard_limits,
+    namespace_number,
+    read_small,
+    read_whole,
+    status_field,
+)
 from kis.errors import Code, SandboxError, os_reason
 from kis.frozen import Frozen
 
@@ -142,8 +149,8 @@ def _read(pid: int, take: Callable[[int], Read]) -> Read:
 def _place(process: int) -> Place:
     return Place(
         _namespaces(process),
-        _map(read_whole("uid_map", process)),
-        _map(read_whole("gid_map", process)),
+        _map(read_small("uid_map", process)),
+        _map(read_small("gid_map", process)),
         _interfaces(read_whole("net/dev", process)),
         # A link that is up has its addresses in the table of local routes, one down has none.
         b"127.0.0.1" in read_whole("net/fib_trie", process),
@@ -152,10 +159,10 @@ def _place(process: int) -> Place:
 
 
 def _command(process: int) -> Waiting:
-    status = read_whole("status", process)
-    limits = hard_limits(read_whole("limits", process))
+    status = read_small("status", process)
+    limits = hard_limits(read_small("limits", process))
     filters = status_field(status, b"Seccomp_filters")
-    session, terminal = _session_and_terminal(read_whole("stat", process))
+    session, terminal = _session_and_terminal(read_small("stat", process))
     return Waiting(
         uids=_numbers(_field(status, b"Uid")),
         gids=_numbers(_field(status, b"Gid")),
@@ -235,7 +242,7 @@ def _descriptors(process: int) -> dict[int, tuple[int, int]] | Unreadable:
     try:
         found = {}
         for name in os.listdir(directory)[:_MOST_DESCRIPTORS]:
-            info = b"\n" + read_whole(name, directory)
+            info = b"\n" + read_small(name, directory)
             inode = status_field(info, b"ino")
             if inode is None:
                 return Unreadable("this kernel shows no inodes in fdinfo")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kis.profile import Profile
     from kis.vocabulary import Tier
 
+EXAMPLE_IDS = 0x70000000  # stands for the range that a plan which is only told would get
 _REMEMBERED = 16
 # Two range starts that no number of a plan is by chance: what differs between them is the range's.
 _PROBES = (0x10010000, 0x20020000)

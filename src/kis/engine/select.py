@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from kis.profile import Profile
 
 _HELP = {
-    Demand.NO_HOST_CORE: "core_pattern is a pipe and the hard core limit 0, which does not stop "
-    "it: raise the hard limit to 1 or more (ulimit -Hc).",
+    Demand.NO_HOST_CORE: "kernel.core_pattern hands core dumps to a socket, or to a program while "
+    "the hard core limit is 0, which does not stop it: raise that to 1 (ulimit -Hc), or write "
+    "cores to files.",
     Demand.OPEN_FILES: "Ask for no more open files than the hard limit here (ulimit -Hn).",
     Demand.OTHER_USER: "Only kis started by root has more than one user to give.",
     Demand.NETWORK_EGRESS: "Network mode egress is not built yet.",
