@@ -20,6 +20,7 @@
 #include "sys.h"
 
 #define COMMANDS_MAX 256
+#define REAPED_AT_ONCE 64
 #define RIGHTS_COUNT 4 /* standard input, output, error, and the gate (command.h) */
 
 struct running {
@@ -206,15 +207,20 @@ static void on_control(void)
     on_frame(&frame, descriptors, count);
 }
 
-static void reap(int signals)
+/* Whether there may be more. */
+static bool reap(int signals)
 {
     struct signalfd_siginfo info;
-    while (read(signals, &info, sizeof info) > 0)
-        ; /* signals coalesce: what ended is asked below, not here */
+    if (read(signals, &info, sizeof info) < 0 && errno != EAGAIN)
+        protocol_error("signalfd"); /* SIGCHLD is one at most: what ended is asked below, not here */
     int status;
     struct rusage usage;
-    pid_t pid;
-    while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
+    /* A bounded batch: a payload can make zombies of pid 1 faster than they are reaped, and must not
+     * keep it from hearing that its engine has ended. */
+    for (int i = 0; i < REAPED_AT_ONCE; i++) {
+        pid_t pid = wait4(-1, &status, WNOHANG, &usage);
+        if (pid <= 0)
+            return false;
         struct running *r = find_running(pid, 0);
         if (!r)
             continue;
@@ -223,6 +229,7 @@ static void reap(int signals)
         if (r->last)
             end();
     }
+    return true;
 }
 
 static int child_signals(void)
@@ -256,14 +263,15 @@ _Noreturn void agent_serve(uint32_t mode, uint64_t grantable)
     int signals = child_signals();
     struct pollfd watched[] = {
         {.fd = AGENT_CONTROL, .events = POLLIN}, {.fd = AGENT_ENGINE, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+    bool more = false;
     for (;;) {
-        if (poll(watched, 3, -1) < 0 && errno != EINTR)
+        if (poll(watched, 3, more ? 0 : -1) < 0 && errno != EINTR)
             protocol_error("poll");
         /* The engine's end is told twice: a process forked from it may still hold the socket. */
         if (watched[1].revents)
             end();
-        if (watched[2].revents)
-            reap(signals);
+        if (more || watched[2].revents)
+            more = reap(signals);
         if (watched[0].revents)
             on_control();
     }
@@ -276,7 +284,8 @@ _Noreturn void agent(uint32_t mode, uint64_t grantable)
         _exit(EXIT_FAULT);
     report_to(AGENT_CONTROL);
     uint64_t own = mode & MODE_PRIVILEGED ? AGENT_CAPABILITIES : 0;
-    if (fcntl(AGENT_CONTROL, F_SETFD, FD_CLOEXEC) < 0 || fcntl(AGENT_ENGINE, F_SETFD, FD_CLOEXEC) < 0)
+    if (fcntl(AGENT_CONTROL, F_SETFD, FD_CLOEXEC) < 0 || fcntl(AGENT_ENGINE, F_SETFD, FD_CLOEXEC) < 0 ||
+        fcntl(AGENT_LEASE, F_SETFD, FD_CLOEXEC) < 0)
         fault(STEP_AGENT, errno, NONE, "descriptors");
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 ||
         !set_capabilities(own, own | grantable, own | grantable))

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Descriptors the agent is started with. */
-enum { AGENT_CONTROL = 3, AGENT_ENGINE = 4, AGENT_PROGRAM = 5 };
+enum { AGENT_CONTROL = 3, AGENT_ENGINE = 4, AGENT_LEASE = 5, AGENT_PROGRAM = 6 };
 
 /* HELLO: the place is complete, though this process has yet to give up what it must. The numbers are
  * serials of the launcher's session keyring and of our own, 0 where keyctl cannot be called. */

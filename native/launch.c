@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -21,6 +22,15 @@
 
 /* Above any descriptor that a fixed place below needs. */
 #define DESCRIPTOR_FLOOR 16
+
+/* Arguments before the sources: plan, control, program, engine, lease. */
+#define LAUNCH_FIXED 5
+
+/* What pid 1 keeps of what the engine passed. The lease is whatever must not be given to another
+ * sandbox while this one lives: the locked file of its id range. */
+struct passed {
+    int control, program, engine, lease;
+};
 
 static struct plan plan;
 static uint8_t *plan_blob;
@@ -45,7 +55,7 @@ static int ascending(const void *a, const void *b)
 /* Whatever the caller's process left open ends here (CVE-2024-21626 was one directory). */
 static void close_others(const int *kept, int count)
 {
-    int sorted[SOURCES_MAX + 8];
+    int sorted[SOURCES_MAX + LAUNCH_FIXED];
     memcpy(sorted, kept, (size_t)count * sizeof *kept);
     qsort(sorted, (size_t)count, sizeof *sorted, ascending);
     int next = 3;
@@ -59,9 +69,12 @@ static void close_others(const int *kept, int count)
         fault(STEP_DESCRIPTORS, errno, NONE, "close_range");
 }
 
-/* Python ignores SIGPIPE, a shell may ignore others: nothing of it comes through an exec of ours. */
-static void reset_signals(void)
+/* Python ignores SIGPIPE, a shell may ignore others, `setarch -R` switches address randomisation
+ * off: nothing of it comes through an exec of ours. */
+static void reset_inherited(void)
 {
+    if (personality(0) < 0)
+        fault(STEP_IDENTITY, errno, NONE, "personality");
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -258,13 +271,15 @@ static bool runs_sealed(int agent)
 }
 
 /* Out of the way of the fixed numbers first, then into place; dup2 clears close-on-exec. */
-static void place_descriptors(int agent, int control, int engine)
+static void place_descriptors(const struct passed *passed)
 {
-    int high[3] = {fcntl(control, F_DUPFD_CLOEXEC, DESCRIPTOR_FLOOR), fcntl(engine, F_DUPFD_CLOEXEC, DESCRIPTOR_FLOOR),
-                   fcntl(agent, F_DUPFD_CLOEXEC, DESCRIPTOR_FLOOR)};
-    if (high[0] < 0 || high[1] < 0 || high[2] < 0 || dup2(high[0], AGENT_CONTROL) < 0 ||
-        dup2(high[1], AGENT_ENGINE) < 0 || dup3(high[2], AGENT_PROGRAM, O_CLOEXEC) < 0 ||
-        sys_close_range(AGENT_PROGRAM + 1, ~0u) < 0)
+    const int from[] = {passed->control, passed->engine, passed->lease, passed->program};
+    int high[4];
+    for (int i = 0; i < 4; i++)
+        if ((high[i] = fcntl(from[i], F_DUPFD_CLOEXEC, DESCRIPTOR_FLOOR)) < 0)
+            fault(STEP_AGENT, errno, NONE, "descriptors");
+    if (dup2(high[0], AGENT_CONTROL) < 0 || dup2(high[1], AGENT_ENGINE) < 0 || dup2(high[2], AGENT_LEASE) < 0 ||
+        dup3(high[3], AGENT_PROGRAM, O_CLOEXEC) < 0 || sys_close_range(AGENT_PROGRAM + 1, ~0u) < 0)
         fault(STEP_AGENT, errno, NONE, "descriptors");
     report_to(AGENT_CONTROL);
 }
@@ -289,13 +304,13 @@ static _Noreturn void become_agent(bool sealed)
 }
 
 /* Pid 1 from its first instruction in the new namespaces to where it is the agent. */
-static _Noreturn void inside(int gate, int program, int control, int engine)
+static _Noreturn void inside(int gate, const struct passed *passed)
 {
     char byte;
-    send_frame(control, FRAME_BORN, 0, NULL, 0); /* its credentials name us: now we can be killed */
+    send_frame(passed->control, FRAME_BORN, 0, NULL, 0); /* its credentials name us: now we can be killed */
     if (read(gate, &byte, 1) != 1)
         fault(STEP_AGENT, EPIPE, NONE, "the launcher ended");
-    bool sealed = runs_sealed(program);
+    bool sealed = runs_sealed(passed->program);
     uint32_t host_keyring = session_keyring();
     if (plan.mode & MODE_PRIVILEGED && (setresgid(0, 0, 0) < 0 || setgroups(0, NULL) < 0 || setresuid(0, 0, 0) < 0))
         fault(STEP_IDENTITY, errno, NONE, "root of the namespace");
@@ -310,12 +325,12 @@ static _Noreturn void inside(int gate, int program, int control, int engine)
     tree_build(&plan, &sources);
     tree_enter();
     /* Early, so that the engine looks at the place while we give up the rest. */
-    agent_greet(control, host_keyring, own_keyring);
+    agent_greet(passed->control, host_keyring, own_keyring);
     umask(022);
     confine_limits(&plan);
     confine_identity(&plan);
     confine_filters(&plan);
-    place_descriptors(program, control, engine);
+    place_descriptors(passed);
     become_agent(sealed);
 }
 
@@ -335,15 +350,15 @@ static int take_descriptors(char **arguments, int kept[], int fixed)
 
 _Noreturn void launch(char **arguments)
 {
-    int kept[SOURCES_MAX + 4];
+    int kept[SOURCES_MAX + LAUNCH_FIXED];
     if (arguments[0] && arguments[1])
         report_to(descriptor(arguments[1]));
-    int count = take_descriptors(arguments, kept, 4);
-    int plan_fd = kept[0], control = kept[1], program = kept[2], engine = kept[3];
-    sources.count = count - 4;
-    memcpy(sources.descriptors, kept + 4, (size_t)sources.count * sizeof *kept);
-    reset_signals();
-    read_plan(plan_fd);
+    int count = take_descriptors(arguments, kept, LAUNCH_FIXED);
+    const struct passed passed = {.control = kept[1], .program = kept[2], .engine = kept[3], .lease = kept[4]};
+    sources.count = count - LAUNCH_FIXED;
+    memcpy(sources.descriptors, kept + LAUNCH_FIXED, (size_t)sources.count * sizeof *kept);
+    reset_inherited();
+    read_plan(kept[0]);
     if (plan.mode & MODE_SUPERVISE)
         fault(STEP_PLAN, EINVAL, 0, "mode");
     if (plan.mode & MODE_PRIVILEGED)
@@ -358,7 +373,7 @@ _Noreturn void launch(char **arguments)
         fault(STEP_NAMESPACES, errno, NONE, "clone");
     if (pid == 0) {
         close(gate[1]);
-        inside(gate[0], program, control, engine);
+        inside(gate[0], &passed);
     }
     close(gate[0]);
     int process = open_process(pid);
@@ -372,12 +387,12 @@ _Noreturn void launch(char **arguments)
 
 _Noreturn void supervise(char **arguments)
 {
-    int kept[SOURCES_MAX + 4];
+    int kept[SOURCES_MAX + LAUNCH_FIXED];
     if (arguments[0] && arguments[1])
         report_to(descriptor(arguments[1]));
     if (take_descriptors(arguments, kept, 3) != 3)
         fault(STEP_DESCRIPTORS, EINVAL, NONE, "arguments");
-    reset_signals();
+    reset_inherited();
     read_plan(kept[0]);
     if (plan.mode != MODE_SUPERVISE)
         fault(STEP_PLAN, EINVAL, 0, "mode");

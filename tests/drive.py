@@ -1,26 +1,29 @@
 """Runs kis from the outside, as root or as an ordinary user of the machine.
 
-Knows where the package of this checkout is, how to become somebody without privilege, and how to
-make directories such a person can use. Knows nothing of what is tested. Used by the suites under
-`integration` and `attacks`.
+Knows where the package of this checkout is, how to become somebody without privilege, what such a
+person can have here, and how to end what was started. Knows nothing of what is tested. Used by the
+suites under `integration` and `attacks`.
 """
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import pytest
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 ORDINARY_UID = 54321
@@ -40,7 +43,54 @@ GRANTABLE = (
     "SYS_CHROOT",
 )
 
+RUN = os.environ.setdefault("KIS_TEST_RUN", uuid.uuid4().hex[:6])
+"""The same in all workers of one run, and in no other run that goes on meanwhile."""
+ROOM_PREFIX = f"kis-test-{RUN}-"
+AT_END = ExitStack()
+"""What the last test leaves to do; closed by the conftest."""
+
 Finished = subprocess.CompletedProcess[bytes]
+
+# A shell that puts the tests in the background has the interrupt ignored, and kis would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Started(subprocess.Popen[bytes]):
+    """A process with a group of its own, which dies as a whole when its test does.
+
+    A test that times out raises wherever it stands, between any two lines. So whoever starts one
+    need not guard it: `end_started` at the end of the test finds it.
+    """
+
+    unfinished: ClassVar[list[Started]] = []
+
+    def __init__(self, argv: list[Any], **options: Any) -> None:
+        # A session of one's own is a group of one's own already.
+        if not options.get("start_new_session"):
+            options.setdefault("process_group", 0)
+        self.unfinished.append(self)
+        super().__init__(argv, **options)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self.kill_group()
+        super().__exit__(kind, error, trace)
+
+    def kill_group(self) -> None:
+        """Kill it and whatever it started in its group. No harm where it has ended."""
+        # Until it is reaped its number is nobody else's.
+        if self.returncode is None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def end_started() -> None:
+    """Kill and reap every process that a test started and did not wait for."""
+    while Started.unfinished:
+        process = Started.unfinished.pop()
+        if process.pid is not None:  # else it never came to be
+            with process:
+                process.kill_group()
 
 
 class Starter:
@@ -77,28 +127,42 @@ class Starter:
             return {}
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
-    def start(self, argv: list[Any], **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, argv: list[Any], **options: Any) -> Started:
         """Start any program as this person, with pipes, in `/` when no `cwd` is said."""
         options.setdefault("stdin", options.pop("stdin_descriptor", subprocess.DEVNULL))
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("env", self.environment())
         options.setdefault("cwd", "/")
-        return subprocess.Popen(argv, **self.identity(), **options)
+        self.need_tiers_of(argv)
+        return Started(argv, **self.identity(), **options)
+
+    def need_tier(self, tier: str) -> None:
+        """Skip the test, with the report's reason, where this person cannot have the tier."""
+        why = lack_of_tier(self, tier)
+        if why:
+            pytest.skip(f"needs {tier}: for {self.name}: {why}")
+
+    def need_tiers_of(self, argv: Sequence[Any]) -> None:
+        """The same for every tier that a command line, or a script in it, asks for."""
+        words = [os.fsdecode(word) for word in argv]
+        for tier in ("process", "container"):
+            if any(word == tier or f'tier="{tier}"' in word for word in words):
+                self.need_tier(tier)
+        # The control of an attack, in namespaces of its own: the tier needs no more than that.
+        if words[:1] == ["unshare"]:
+            self.need_tier("container")
 
     def call(self, argv: list[Any], stdin: bytes | None = None, **options: Any) -> Finished:
         """Run any program as this person to its end."""
         if stdin is not None:
             options["stdin"] = subprocess.PIPE
         with self.start(argv, **options) as process:
-            try:
-                out, err = process.communicate(stdin, timeout=HANG_SECONDS)
-            except BaseException:
-                process.kill()
-                raise
+            out, err = process.communicate(stdin, timeout=HANG_SECONDS)
         return Finished(argv, process.returncode, out or b"", err or b"")
 
     def kis_argv(self, *words: Any) -> list[Any]:
+        self.need_tiers_of(words)
         return [self.python, "-m", "kis", *words]
 
     def kis(self, *words: Any, **options: Any) -> Finished:
@@ -135,7 +199,7 @@ class Starter:
     @contextmanager
     def room(self) -> Iterator[Path]:
         """A directory of this person's own, short in name, gone at the end."""
-        path = Path(tempfile.mkdtemp(prefix="kis-test-"))
+        path = Path(tempfile.mkdtemp(prefix=ROOM_PREFIX))
         try:
             path.chmod(0o755)
             if self.uid != os.getuid():
@@ -148,6 +212,18 @@ class Starter:
         """Make this person the owner."""
         for path in paths:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+
+@cache
+def lack_of_tier(person: Starter, tier: str) -> str:
+    """What `backends` says against the tier; nothing where it is usable."""
+    done = person.kis("sandbox", "backends", "--json")
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    rows = [row for row in json.loads(done.stdout) if row["tier"] == tier]
+    assert rows, done.stdout
+    if any(row["status"] == "usable" for row in rows):
+        return ""
+    return "; ".join(row["reason"] for row in rows)
 
 
 def package_directory() -> Path:
@@ -213,13 +289,13 @@ def starter(name: str) -> Starter | str:
 @cache
 def readable_copy() -> str:
     """A copy of the packages where everybody can read them (the checkout may be in /root)."""
-    place = Path(tempfile.mkdtemp(prefix="kis-test-package-"))
+    place = Path(tempfile.mkdtemp(prefix=ROOM_PREFIX + "package-"))
     place.chmod(0o755)
     shutil.copytree(package_directory(), place / "kis")
     msgspec = importlib.util.find_spec("msgspec")
     if msgspec is not None and msgspec.origin is not None:
         shutil.copytree(Path(msgspec.origin).parent, place / "msgspec")
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    AT_END.callback(shutil.rmtree, place)
     return str(place)
 
 

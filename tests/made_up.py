@@ -23,7 +23,7 @@ ORDINARY = Host(
 
 
 def source(
-    path: bytes, kind: str = "directory", owner: tuple[int, int] = (500, 600)
+    path: bytes, kind: str = "directory", owner: tuple[int, int] = (500, 600), mode: int = 0o666
 ) -> MountSource:
     return _make_handle(
         MountSource,
@@ -33,6 +33,7 @@ def source(
         path=path,
         device=1,
         inode=2,
+        mode=mode,
         owner_uid=owner[0],
         owner_gid=owner[1],
     )

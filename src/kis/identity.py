@@ -80,16 +80,17 @@ class MountSource(Handle):
 
     ``descriptor`` is ``O_PATH``, or -1 once closed; ``path`` is what the descriptor resolved to
     (for showing, and for reopening where the kernel allows nothing else); ``device`` and
-    ``inode`` say what must be found there then. Owners are host ids.
+    ``inode`` say what must be found there then. Owners are host ids, ``mode`` the permission bits.
     """
 
-    __slots__ = ("descriptor", "device", "inode", "kind", "owner_gid", "owner_uid", "path")
+    __slots__ = ("descriptor", "device", "inode", "kind", "mode", "owner_gid", "owner_uid", "path")
     _prefix = "src_"
     descriptor: int
     kind: Literal["directory", "file", "device"]
     path: bytes
     device: int
     inode: int
+    mode: int
     owner_uid: int
     owner_gid: int
 
@@ -109,11 +110,13 @@ class Base(Handle):
     ``host``: the curated host tree. ``directory``: a root file system, first of ``trees``, at
     ``/``. Each tree (devices too) comes with the absolute path at which it appears; ``links``
     pair a path with its target, ``files`` a path with its content.
-    ``path_entries`` are directories that come first in the default PATH.
+    ``path_entries`` are directories that come first in the default PATH. ``extended`` says that
+    a host base has trees or path entries that its caller named.
     """
 
-    __slots__ = ("files", "kind", "links", "path_entries", "trees")
+    __slots__ = ("extended", "files", "kind", "links", "path_entries", "trees")
     _prefix = "bas_"
+    extended: bool
     kind: Literal["host", "directory"]
     trees: tuple[tuple[MountSource, bytes], ...]
     links: tuple[tuple[bytes, bytes], ...]

@@ -33,6 +33,7 @@ MAX_NAME_BYTES = 255
 MAX_ID = 0xFFFFFFFE  # (uid_t)-1 means "leave unchanged" to the kernel
 
 SECRETS_DIRECTORY = b"/run/secrets"
+_GRANTABLE_HINT = f"Capabilities that can be granted: {' '.join(GRANTABLE_CAPABILITIES)}."
 
 # Isolation that every payload of a tier relies on without asking. What a tier is not for is not
 # demanded there: the host tier confines on the host's own tree, the process tier not at all.
@@ -144,7 +145,8 @@ class Mount(Frozen):
                 Code.MOUNT_INVALID,
                 f"{quoted(source.path)} belongs to {source.owner_uid}:{source.owner_gid}: where "
                 "one is root's, the owner of new files must be named",
-                "Name the owner: owner=UID:GID in the long form of --mount.",
+                "Name the owner: owner=UID[:GID] in the long form of --mount. The directory itself "
+                "must let that owner write (chown).",
                 {"field": "mounts.owner", "source": quoted(source.path)},
             )
         self._set("source", source, "target", path, "mode", MountMode(mode), "owner", owner)
@@ -414,10 +416,15 @@ def _capabilities(names: Iterable[str]) -> tuple[str, ...]:
             raise SandboxError(
                 Code.PROFILE_UNSATISFIABLE,
                 f"capability {plain} would break the demand {broken}",
-                f"Capabilities that can be granted: {' '.join(GRANTABLE_CAPABILITIES)}.",
+                _GRANTABLE_HINT,
                 {"field": "capabilities", "capability": plain, "unmet": [str(broken)]},
             )
         if plain not in GRANTABLE_CAPABILITIES:
-            raise _invalid("capabilities", f"{quoted(name)} is no capability of capabilities(7)")
+            raise SandboxError(
+                Code.PROFILE_INVALID,
+                f"capabilities {quoted(name)} is no capability of capabilities(7)",
+                _GRANTABLE_HINT,
+                {"field": "capabilities"},
+            )
         granted.add(plain)
     return tuple(name for name in GRANTABLE_CAPABILITIES if name in granted)

@@ -7,7 +7,7 @@ Called by: engine (makes it), caller and cli (show it).
 from __future__ import annotations
 
 from kis.frozen import Frozen
-from kis.vocabulary import Tier
+from kis.vocabulary import Reason, Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,13 +55,19 @@ class Entry(Frozen):
 
 
 class Receipt(Frozen):
-    """The proof of one command. ``id`` is the run's, ``sandbox`` the sandbox's."""
+    """The proof of one command. ``id`` is the run's, ``sandbox`` the sandbox's.
 
-    __slots__ = ("_made", "backend", "id", "sandbox", "tier")
+    ``reason``, ``exit_code`` and ``signal`` say how the command ended, as its outcome does.
+    """
+
+    __slots__ = ("_made", "backend", "exit_code", "id", "reason", "sandbox", "signal", "tier")
     id: str
     sandbox: str
     tier: Tier
     backend: str
+    reason: Reason | None
+    exit_code: int | None
+    signal: int | None
     _made: Callable[[], Iterable[Entry]] | tuple[Entry, ...]
 
     def __init__(
@@ -71,10 +77,14 @@ class Receipt(Frozen):
         tier: Tier,
         backend: str,
         entries: Iterable[Entry] | Callable[[], Iterable[Entry]],
+        reason: Reason | None = None,
+        exit_code: int | None = None,
+        signal: int | None = None,
     ) -> None:
         """``entries``: themselves, or what makes them when somebody first reads the receipt."""
         self._set("id", id, "sandbox", sandbox, "tier", tier, "backend", backend)
         self._set("_made", entries if callable(entries) else tuple(entries))
+        self._set("reason", reason, "exit_code", exit_code, "signal", signal)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -86,7 +96,16 @@ class Receipt(Frozen):
 
     @classmethod
     def _fields(cls) -> tuple[str, ...]:
-        return ("id", "sandbox", "tier", "backend", "entries")
+        return (
+            "id",
+            "sandbox",
+            "tier",
+            "backend",
+            "entries",
+            "reason",
+            "exit_code",
+            "signal",
+        )
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__({**state, "_made": state["entries"]} if "entries" in state else state)
@@ -110,6 +129,9 @@ class Receipt(Frozen):
             "sandbox": self.sandbox,
             "tier": str(self.tier),
             "backend": self.backend,
+            "reason": None if self.reason is None else str(self.reason),
+            "exit_code": self.exit_code,
+            "signal": self.signal,
             "entries": [entry.to_dict() for entry in self.entries],
         }
 

@@ -113,6 +113,8 @@ def assert_gets_out(report: Report, excused: dict[str, str]) -> None:
 def need_root_for_control() -> None:
     if os.getuid() != 0:
         pytest.skip("needs root: to the control of an ordinary user the host itself says no")
+    # And to a root inside somebody's container that container may.
+    who("root").need_tier("container")
 
 
 def need(*programs: str) -> None:

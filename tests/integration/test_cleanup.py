@@ -278,26 +278,27 @@ engine = Engine()
 with engine.create(Profile(), engine.admit_host_base(), tier="container") as sandbox:
     loop = "trap '' TERM; while :; do kill -9 -1 2>/dev/null; done"
     sandbox.run(Command(["sh", "-c", "setsid sh -c \\"$0\\" >/dev/null 2>&1 & echo", loop]))
-    ends = set()
     for _ in range(20):
         try:
-            outcome = sandbox.run(Command(["sleep", "{mark}"]))
-            ends.add(str(outcome.reason))
+            print(sandbox.run(Command(["sleep", "{mark}"])).reason)
         except SandboxError as error:
-            ends.add(str(error.code))
-            break
-print(sorted(ends))
+            print(error.code, error.message)
 """
 
 
 def test_payload_that_kills_its_neighbours_hangs_nobody(starter: drive.Starter) -> None:
-    """Commands of one sandbox can kill each other; the engine hears of it and goes on."""
+    """Commands of one sandbox can kill each other; the engine hears of it and goes on.
+
+    One that is killed before it is let go is no fault of the agent's, and not the sandbox's end.
+    """
     word = mark()
     done = starter.script(HOSTILE.replace("{mark}", word))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in (
-        b"['signaled']",
-        b"['agent_unreachable']",
-        b"['agent_unreachable', 'signaled']",
-    ), done.stdout
+    early = (
+        "agent_unreachable the command was killed by signal 9 before it began, by another process "
+        "in its sandbox"
+    )
+    ends = done.stdout.decode().splitlines()
+    assert len(ends) == 20
+    assert set(ends) <= {"signaled", early}
     assert gone(word)

@@ -413,15 +413,19 @@ def test_devices_are_the_minimal_ones(starter: drive.Starter) -> None:
 
 
 def test_device_is_granted_by_name(root: drive.Starter) -> None:
-    """`--device PATH` puts that one node below /dev."""
-    for path in ("/dev/fuse", "/dev/net/tun", "/dev/loop-control", "/dev/kmsg", "/dev/hwrng"):
-        if os.path.exists(path) and stat.S_ISCHR(os.stat(path).st_mode):
-            break
-    else:
-        pytest.skip("this machine has no device to grant")
-    assert root.container("test", "-e", path).returncode == 1
-    done = root.container("test", "-c", path, flags=("--device", path))
-    assert done.returncode == 0, done.stderr
+    """`--device PATH` puts that one node below /dev, where others than its owner may open it."""
+    with root.room() as room:
+        node = room / "granted"
+        os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+        os.chmod(node, 0o666)
+        script = "test -c /dev/granted && head -c 3 /dev/granted | wc -c"
+        assert root.container("test", "-e", "/dev/granted").returncode == 1
+        done = root.container("sh", "-c", script, flags=("--device", node))
+        assert (done.returncode, done.stdout.strip()) == (0, b"3"), done.stderr
+        os.chmod(node, 0o660)
+        done = root.container("sh", "-c", script, flags=("--device", node))
+        assert error_of(done) == "mount_invalid"
+        assert b"mode 0660" in done.stderr
 
 
 def test_device_must_be_a_device(starter: drive.Starter, room: Path) -> None:

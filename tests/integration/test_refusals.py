@@ -7,7 +7,9 @@ and standard output stays empty.
 from __future__ import annotations
 
 import json
+import os
 import socket
+import stat
 from pathlib import Path
 
 import drive
@@ -233,6 +235,7 @@ def test_missing_profile_file_is_refused(starter: drive.Starter, room: Path) -> 
 
 def test_profile_file_is_obeyed_and_overridden(starter: drive.Starter, room: Path) -> None:
     """The file speaks the words of the flags; a flag wins; its paths start at the file."""
+    starter.need_tier("container")
     (room / "data").mkdir()
     (room / "data" / "f").write_text("content\n")
     (room / "profile.toml").write_text(
@@ -338,3 +341,44 @@ def test_no_name_of_this_machine_is_needed(starter: drive.Starter) -> None:
     environment = {"PYTHONPATH": starter.search_path}
     done = starter.container("echo", "ran", env=environment, cwd="/proc")
     assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr
+
+
+@pytest.mark.parametrize("base", ["python", "/usr"])
+def test_process_tier_refuses_a_named_base(starter: drive.Starter, base: str) -> None:
+    done = starter.unconfined("echo", "nope", flags=("--base", base))
+    assert "base" in refused(done, "profile_unsatisfiable")
+    assert starter.unconfined("echo", "ran", flags=("--base", "host")).stdout == b"ran\n"
+
+
+def test_device_that_nobody_inside_may_open_is_refused(starter: drive.Starter) -> None:
+    """Root may open it on the host, and its payload is not root there."""
+    node = "/dev/mem"
+    if not os.path.exists(node) or os.stat(node).st_mode & 0o006:
+        node = next(
+            (
+                f"/dev/{name}"
+                for name in sorted(os.listdir("/dev"))
+                if stat.S_ISCHR((mode := os.lstat(f"/dev/{name}").st_mode)) and not mode & 0o006
+            ),
+            "",
+        )
+    if not node:
+        pytest.skip("needs node: no device here is shut to others")
+    done = starter.container("echo", "nope", flags=("--device", node))
+    assert node in refused(done, "mount_invalid")
+
+
+def test_receipt_is_not_written_through_the_payloads_link(
+    starter: drive.Starter, room: Path
+) -> None:
+    """It may write above the place of the receipt, and has put a link there."""
+    for name in ("m", "m/d", "mine"):
+        (room / name).mkdir()
+        os.chown(room / name, drive.ORDINARY_UID if starter.is_root else starter.uid, -1)
+        os.chown(room / name, -1, drive.ORDINARY_UID if starter.is_root else starter.gid)
+    script = f"mv d old && ln -s {room}/mine d"
+    flags = ("-v", f"{room}/m:/m:rw", "-w", "/m", "--receipt", room / "m" / "d" / "receipt.json")
+    done = starter.container("sh", "-c", script, flags=flags)
+    assert done.returncode == 0, done.stderr
+    assert list((room / "mine").iterdir()) == []
+    assert json.loads((room / "m" / "old" / "receipt.json").read_text())["tier"] == "container"

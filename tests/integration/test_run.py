@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 import uuid
 from pathlib import Path
 
@@ -476,3 +477,24 @@ def test_deleted_working_directory_does_no_harm(starter: drive.Starter) -> None:
     script = 'd=$(mktemp -d) && cd "$d" && rmdir "$d" && exec "$@"'
     done = starter.call(["sh", "-c", script, "sh", *argv])
     assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr
+
+
+@pytest.mark.parametrize("tier", ["container", "process"])
+def test_time_limit_holds_where_nobody_reads_the_output(starter: drive.Starter, tier: str) -> None:
+    """Who does not read kis's output cannot make its payload live for ever."""
+    script = "yes | head -c 3000000 & while :; do :; done"
+    words = ("sandbox", "run", "--tier", tier, "--allow-process-tier", "--timeout", "1")
+    with starter.start(starter.kis_argv(*words, "--grace", "0.2", "--", "sh", "-c", script)) as kis:
+        assert kis.wait(drive.HANG_SECONDS) == 124
+        assert kis.stderr is not None
+        assert kis.stderr.read() == b"timed_out: the command ran longer than 1 s\n"
+
+
+def test_output_in_time_reaches_a_reader_who_is_late(starter: drive.Starter) -> None:
+    """The time limit is the command's, not its reader's."""
+    words = ("sandbox", "run", "--tier", "container", "--timeout", "1", "--", "seq", "20000")
+    with starter.start(starter.kis_argv(*words)) as kis:
+        time.sleep(2)
+        assert kis.stdout is not None
+        assert len(kis.stdout.read().split()) == 20_000
+        assert kis.wait(drive.HANG_SECONDS) == 0

@@ -31,6 +31,7 @@ def source(kind: str = "directory", path: bytes = b"/host") -> MountSource:
         path=path,
         device=1,
         inode=2,
+        mode=0o666,
         owner_uid=1000,
         owner_gid=1000,
     )

@@ -21,6 +21,7 @@ def source(descriptor: int = -1) -> MountSource:
         path=b"/somewhere",
         device=1,
         inode=2,
+        mode=0o666,
         owner_uid=3,
         owner_gid=4,
     )

@@ -19,7 +19,15 @@ from kis.profile import (
     Secret,
     Tmpfs,
 )
-from kis.vocabulary import ISOLATION, LIMITS, UNLIMITED, Demand, NetworkMode, Tier
+from kis.vocabulary import (
+    GRANTABLE_CAPABILITIES,
+    ISOLATION,
+    LIMITS,
+    UNLIMITED,
+    Demand,
+    NetworkMode,
+    Tier,
+)
 
 
 def source(
@@ -33,6 +41,7 @@ def source(
         path=path,
         device=1,
         inode=2,
+        mode=0o666,
         owner_uid=owner[0],
         owner_gid=owner[1],
     )
@@ -282,3 +291,16 @@ def test_profile_replace_keeps_what_was_not_named() -> None:
     assert not Profile().replace(writable_root=True).network.named
     assert not NetworkPolicy().replace().named
     assert NetworkPolicy("off").replace().named
+
+
+def test_unknown_capability_is_answered_with_those_there_are() -> None:
+    error = refused(lambda: Profile(capabilities=["FOO"]), Code.PROFILE_INVALID, "capabilities")
+    assert all(name in error.hint for name in GRANTABLE_CAPABILITIES)
+
+
+def test_roots_directory_needs_an_owner_who_may_write_there() -> None:
+    error = refused(
+        lambda: Mount(source(owner=(0, 0)), "/m", "rw"), Code.MOUNT_INVALID, "mounts.owner"
+    )
+    assert "owner=UID[:GID]" in error.hint
+    assert "chown" in error.hint

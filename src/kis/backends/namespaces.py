@@ -69,7 +69,7 @@ class Namespaces(Backend):
             return _unusable(
                 machine.release,
                 "vm.memfd_noexec is 2, so that the agent cannot run from a sealed file",
-                "Set it to 1 or 0: sysctl vm.memfd_noexec=1.",
+                "Set it to 0 or 1: sysctl vm.memfd_noexec=1",
             )
         if host.is_initial_root and host.missing_capabilities:
             return _unusable(
@@ -171,7 +171,7 @@ def _namespaces_switched_off(host: Host) -> Finding | None:
         return _unusable(
             machine.release,
             "user namespaces are off for ordinary users: kernel.unprivileged_userns_clone is 0",
-            "sysctl kernel.unprivileged_userns_clone=1, or start kis as root.",
+            "Start kis as root, or: sysctl kernel.unprivileged_userns_clone=1",
         )
     return None
 
@@ -243,7 +243,8 @@ def _mechanisms(request: Request) -> tuple[tuple[str, str], ...]:
         mapped = privileged and field not in request.plain
         how = "id-mapped" if mapped else "bound plainly"
         if not mount.writable and not mapped:
-            how += "; sockets and pipes of your own lying there can be used"
+            whose = "anybody" if privileged else "you"
+            how += f"; sockets and pipes lying there that {whose} may use can be used"
         found.append((field, f"bind of the opened source, {how}"))
     found += [(f"devices[{at}]", "bind of the node") for at in range(len(request.profile.devices))]
     found += [(f"tmpfs[{at}]", "own tmpfs") for at in range(len(request.profile.tmpfs))]

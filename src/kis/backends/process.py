@@ -9,12 +9,14 @@ from __future__ import annotations
 from kis.engine import blob
 from kis.engine.backend import Backend, Finding, Plan
 from kis.engine.limits import command_limits, limits_claims
+from kis.errors import Code, SandboxError
 from kis.vocabulary import Demand, Status, Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kis.engine.backend import Request
     from kis.engine.host import Host
+    from kis.identity import Base
 
 
 class Process(Backend):
@@ -32,6 +34,7 @@ class Process(Backend):
         return limits_claims(host) | {Demand.NETWORK_HOST}
 
     def plan(self, request: Request) -> Plan:
+        _refuse_other_base(request.base)
         named = "open_files" in request.profile.limits.named
         limits = command_limits(request.profile, request.host)
         unconfined = "none: the process tier runs unconfined"
@@ -53,3 +56,15 @@ class Process(Backend):
             other_home=b"/tmp",
             mechanisms=tuple(mechanisms),
         )
+
+
+def _refuse_other_base(base: Base) -> None:
+    """Raise where the base is another tree than the host's own, which is all there is here."""
+    if base.kind == "host" and not base.extended:
+        return
+    raise SandboxError(
+        Code.PROFILE_UNSATISFIABLE,
+        "the process tier has no base: a command there sees the host's own files",
+        "Leave the base out, or name a tier that has a root of its own: --tier container.",
+        {"field": "base", "unmet": [str(Demand.OWN_ROOT)]},
+    )

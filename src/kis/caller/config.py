@@ -189,7 +189,7 @@ def admit(settings: Settings, engine: Engine, environ: Mapping[bytes, bytes]) ->
         user=settings.user,
         stderr="merged" if settings.merge_stderr else "separate",
     )
-    network = translated("--net", lambda: NetworkPolicy(settings.network_mode, settings.allow))
+    network = translated("--allow", lambda: NetworkPolicy(settings.network_mode, settings.allow))
     profile = Profile(
         network=network,
         tmpfs=[Tmpfs(target) for target in settings.tmpfs],
@@ -245,10 +245,22 @@ def _set_secret(settings: Settings, text: str) -> None:
 
 
 def _set_variables(settings: Settings, path: str, environ: Mapping[bytes, bytes]) -> None:
+    """Add the variables of a file. A line that is wrong may be part of a secret: it is counted."""
     content = read_named_file(_encoded(path), _MAX_ENV_FILE_BYTES, "--env-file")
-    for line in content.decode("utf-8", "surrogateescape").split("\n"):
-        if line.strip() and not line.startswith("#"):
-            settings.variable(line, environ, "--env-file")
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip() or line.startswith(b"#"):
+            continue
+        place = f"line {number} of {quoted(_encoded(path))}"
+        name, equals, value = line.partition(b"=")
+        if not (name.isascii() and name.decode("ascii").isidentifier()):
+            raise config_invalid(
+                "--env-file",
+                f"{place} is neither NAME=VALUE nor NAME",
+                "A name in a file is made of letters, digits and _, and starts with no digit.",
+            )
+        if not equals and name not in environ:
+            raise config_invalid("--env-file", f"{place}: not set in kis's environment")
+        settings.env[name] = value if equals else environ[name]
 
 
 def _set_open_files(settings: Settings, text: str) -> None:

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def read_named_file(path: bytes, most_bytes: int, what: str) -> bytes:
+def read_named_file(
+    path: bytes, most_bytes: int, what: str, *, only_regular: bool = False
+) -> bytes:
     """Return the content of a file of at most ``most_bytes``.
 
     ``what`` names the flag or field in the error. Raises ``config_invalid``; a longer file is
-    refused without reading further, and no content is ever part of the message.
+    refused without reading further, and no content is ever part of the message. ``only_regular``
+    refuses a pipe or device at once, without waiting for whoever may write to it.
     """
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK | os.O_NOCTTY if only_regular else 0)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, flags)
     except (OSError, ValueError) as error:
         reason = os_reason(error) if isinstance(error, OSError) else "a NUL in the path"
         raise config_invalid(what, f"{quoted(path)} cannot be opened: {reason}") from None
@@ -31,6 +35,8 @@ def read_named_file(path: bytes, most_bytes: int, what: str) -> bytes:
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
             raise config_invalid(what, f"{quoted(path)} is a directory")
+        if only_regular and not stat.S_ISREG(found.st_mode):
+            raise config_invalid(what, f"{quoted(path)} is no regular file")
         content = _read(descriptor, most_bytes + 1) if found.st_size <= most_bytes else None
     except OSError as error:
         reason = os_reason(error)

@@ -35,21 +35,22 @@ _TAKEN_IN = (
 class IdRange:
     """Host ids ``start`` to ``start + count - 1``, for uids and gids, until ``release``.
 
-    The kernel releases it when the process ends, however it ends.
+    The lock is ``descriptor``'s. A sandbox keeps a copy of it, so that the range is free only when
+    the sandbox is dead too, however this process ends.
     """
 
-    __slots__ = ("_descriptor", "count", "start")
+    __slots__ = ("count", "descriptor", "start")
 
     def __init__(self, start: int, descriptor: int) -> None:
         self.start = start
         self.count = RANGE_IDS
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def release(self) -> None:
         """Give the range back. More than once does no harm."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class FlockedIdRanges:

@@ -7,6 +7,7 @@ Called by: config, and only when there is a file: msgspec is imported here.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 
 import msgspec
@@ -23,7 +24,18 @@ if TYPE_CHECKING:
 
     from kis.caller.config import Settings
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 64 << 10
+# The decoder takes time that grows with the cube of a dotted key's parts.
+MOST_DOTS = 16
+# Texts and comments, where a dot parts no key. What is not closed reaches to its end at most once.
+_NO_KEY = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)'
+    r"|'''.*?(?:'{3,5}|\Z)"
+    r'|"(?:\\[^\n]|[^"\\\n])*+"?'
+    r"|'[^'\n]*+'?"
+    r"|#[^\n]*+",
+    re.DOTALL,
+)
 
 
 class NetworkTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,12 +106,15 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
 def read_profile_file(path: bytes) -> ProfileTable:
     """Return the decoded file.
 
-    Raises ``config_invalid`` naming the field: not TOML, larger than 1 MiB, an unknown key (with
-    the nearest known one), a wrong type. Values are never part of the message.
+    Raises ``config_invalid`` naming the field: no regular file, not TOML, larger than
+    64 KiB, an unknown key (with the nearest known one), a wrong type. Values are never part of
+    the message.
     """
-    content = read_named_file(path, MOST_BYTES, "--profile")
+    content = read_named_file(path, MOST_BYTES, "--profile", only_regular=True)
     try:
-        raw = tomllib.loads(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        _refuse_deep_keys(text, path)
+        raw = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise config_invalid("--profile", f"{quoted(path)} is not TOML{_place(error)}") from None
     _refuse_unknown_keys(raw)
@@ -167,6 +182,15 @@ def _place(error: Exception) -> str:
     """Return where the TOML ends to be TOML, from the decoder's own "(at line 3, column 9)"."""
     _, found, place = str(error).rpartition(" (at ")
     return f" (at {escaped(place)}" if found else ""
+
+
+def _refuse_deep_keys(text: str, path: bytes) -> None:
+    """Raise for a line outside of texts that no profile has, before it is decoded."""
+    keys = _NO_KEY.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for number, line in enumerate(keys.split("\n"), 1):
+        if line.count(".") > MOST_DOTS:
+            what = f"line {number} of {quoted(path)} has more than {MOST_DOTS} dots in its keys"
+            raise config_invalid("--profile", what)
 
 
 def _refuse_unknown_keys(raw: dict[str, Any]) -> None:

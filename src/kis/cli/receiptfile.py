@@ -23,12 +23,15 @@ class ReceiptFile:
     """A place that was found writable; ``write`` fills it once.
 
     A regular file is replaced as a whole (mode 0600); a pipe or terminal was opened before the
-    run. No temporary file exists while the command runs, so that none can be left behind.
+    run. No temporary file exists while the command runs, so that none can be left behind. The
+    directory is opened before the run and held: it may be mounted for the payload to write to,
+    which then can lead the path anywhere, but not the descriptor.
     """
 
     def __init__(self, path: bytes) -> None:
         self._path = path
-        self._stream = -1
+        self._name = b""
+        self._directory = self._stream = -1
 
     def check(self) -> None:
         """Raise ``config_invalid`` where the file cannot be written, without touching it."""
@@ -49,10 +52,11 @@ class ReceiptFile:
                 self._stream = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
                 return
             # Through a link once, so that the file is replaced and not the link.
-            self._path = os.path.realpath(self._path)
+            directory, self._name = os.path.split(os.path.realpath(self._path))
+            self._directory = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             probe, name = self._temporary()
             os.close(probe)
-            os.unlink(name)
+            os.unlink(name, dir_fd=self._directory)
         except OSError as error:
             raise self._invalid(error) from error
 
@@ -69,21 +73,22 @@ class ReceiptFile:
             raise self._invalid(error) from error
         try:
             render.write_bytes(descriptor, content)
-            os.rename(name, self._path)
+            held = self._directory
+            os.rename(name, self._name, src_dir_fd=held, dst_dir_fd=held)
         except OSError as error:
-            os.unlink(name)
+            os.unlink(name, dir_fd=self._directory)
             raise self._invalid(error) from error
         except SandboxError:
-            os.unlink(name)
+            os.unlink(name, dir_fd=self._directory)
             raise
         finally:
             os.close(descriptor)
+            os.close(self._directory)
 
     def _temporary(self) -> tuple[int, bytes]:
-        directory = os.path.dirname(self._path)
-        name = os.path.join(directory, b".kis-receipt-" + os.urandom(8).hex().encode())
+        name = b".kis-receipt-" + os.urandom(8).hex().encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(name, flags, 0o600), name
+        return os.open(name, flags, 0o600, dir_fd=self._directory), name
 
     def _invalid(self, error: OSError | ValueError) -> SandboxError:
         reason = os_reason(error) if isinstance(error, OSError) else "a NUL in the path"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import time
 
 from kis.errors import Code, SandboxError, escaped, os_reason
 from kis.vocabulary import Reason
@@ -20,27 +21,48 @@ if TYPE_CHECKING:
     from kis.command import Outcome
     from kis.engine.report import Explanation, Report
     from kis.limits import Limits
-    from kis.receipt import Receipt
+    from kis.receipt import Entry, Receipt
 
 STANDARD_OUTPUT = 1
 STANDARD_ERROR = 2
-_WIDEST_CELL = 36
+_WIDEST_CELL = 48
+# The lines of a receipt's table that stand for several entries: name, fields, prefix of fields.
+_GROUPS = (
+    ("limits", (), "limits."),
+    ("namespaces", (), "namespace."),
+    ("ids", ("uid_map", "gid_map", "uid", "gid", "groups"), ""),
+    ("network", ("interfaces", "loopback_up"), ""),
+    ("mounts", ("mounts", "root_writable"), ""),
+    ("process", ("pids", "same_place", "session", "terminal", "descriptors"), ""),
+    ("process", ("dumpable", "session_keyring"), ""),
+    ("capabilities", (), "capabilities."),
+    ("system calls", ("no_new_privs", "seccomp_mode", "seccomp_filters"), ""),
+    ("resource limits", ("open_files", "core_bytes"), ""),
+    ("refused calls", (), "filter."),
+)
 
 
 class OutputClosed(Exception):  # noqa: N818 (a state, not an error)
     """Whoever read our output is gone; there is nobody to tell."""
 
 
-def write_bytes(descriptor: int, content: bytes | memoryview) -> None:
-    """Write all of it, waiting where the descriptor is non-blocking.
+def write_bytes(
+    descriptor: int, content: bytes | memoryview, until: float | None = None
+) -> memoryview:
+    """Write all of it, waiting for its reader, but no longer than ``until`` (monotonic seconds).
 
-    Raises ``OutputClosed`` where the reader is gone, ``host_out_of_space`` where the disk is
-    full, ``setup_failed`` (step ``output``) for anything else.
+    Return what was not written by then. Raises ``OutputClosed`` where the reader is gone,
+    ``host_out_of_space`` where the disk is full, ``setup_failed`` (step ``output``) for anything
+    else.
     """
     rest = memoryview(content)
     while rest:
+        if until is not None and not _wait_writable(descriptor, until):
+            return rest
+        # What poll(2) calls writable takes that much without blocking: pipe(7).
+        part = rest if until is None else rest[: select.PIPE_BUF]
         try:
-            rest = rest[os.write(descriptor, rest) :]
+            rest = rest[os.write(descriptor, part) :]
         except BlockingIOError:
             _wait_writable(descriptor)
         except BrokenPipeError:
@@ -52,6 +74,7 @@ def write_bytes(descriptor: int, content: bytes | memoryview) -> None:
                 f"descriptor {descriptor} cannot be written: {os_reason(error)}",
                 details={"step": "output"},
             ) from error
+    return rest
 
 
 def write_text(descriptor: int, text: str) -> None:
@@ -123,17 +146,66 @@ def outcome_object(outcome: Outcome) -> dict[str, object]:
 
 
 def receipt_table(receipt: Receipt) -> str:
-    """Return the receipt as a short table: what was asked, seen, by which mechanism."""
-    rows: list[tuple[str, ...]] = [("field", "asked", "observed", "mechanism", "source", "")]
-    for entry in receipt.entries:
-        asked, observed = _cell(entry.asked), _cell(entry.observed)
-        source = f"{entry.source}, after payload" if entry.after_payload else entry.source
-        verdict = {True: "ok", False: "DIFFERS", None: "-"}[entry.holds]
-        if entry.holds and observed == asked:
-            observed = "the same"
-        rows.append((_cell(entry.field), asked, observed, _cell(entry.mechanism), source, verdict))
+    """Return the receipt as a short table: what was asked, what was seen or stands behind it.
+
+    What belongs together and holds is one line; what does not hold or could not be compared has a
+    line of its own. Everything in full is in the JSON.
+    """
+    groups: dict[tuple[object, ...], list[Entry]] = {}
+    for at, entry in enumerate(receipt.entries):
+        alike = entry.holds or (entry.source == "engine" and entry.holds is None)
+        name = _group_of(entry.field) if alike else at
+        groups.setdefault((name, entry.source, entry.after_payload), []).append(entry)
+    rows: list[tuple[str, ...]] = [("what", "asked", "seen, or by what means", "source", "")]
+    rows += [_receipt_row(group) for group in groups.values()]
+    compared = [entry for entry in receipt.entries if entry.holds is not None]
+    held = sum(entry.holds is True for entry in compared)
     head = f"receipt {receipt.id} of {receipt.sandbox}: {receipt.tier} tier, {receipt.backend}\n"
-    return head + _table(rows)
+    ended = "" if receipt.reason is None else f"; ended: {_end_words(receipt)}"
+    return head + _table(rows) + f"{held} of {len(compared)} comparisons hold{ended}\n"
+
+
+def _end_words(receipt: Receipt) -> str:
+    number = receipt.exit_code if receipt.signal is None else receipt.signal
+    return str(receipt.reason) if number is None else f"{receipt.reason} {number}"
+
+
+def _group_of(field: str) -> str:
+    for name, fields, prefix in _GROUPS:
+        if field in fields or (prefix and field.startswith(prefix)):
+            return name
+    return field
+
+
+def _receipt_row(group: list[Entry]) -> tuple[str, ...]:
+    """Return the line of entries that go together: of one, or of several that all hold."""
+    first = group[0]
+    source = f"{first.source}, after payload" if first.after_payload else first.source
+    verdict = {True: "ok", False: "DIFFERS", None: "-"}[first.holds]
+    if len(group) == 1:
+        asked, seen = _text(first.asked), _text(first.observed)
+        if first.observed is None:
+            seen = first.mechanism
+        elif first.holds and seen == asked:
+            seen = "the same"
+        return (_cell(first.field), _cell(asked), _cell(seen), source, verdict)
+    asked, seen = _summary(group)
+    return (_group_of(first.field), _cell(asked), _cell(seen), source, verdict)
+
+
+def _summary(group: list[Entry]) -> tuple[str, str]:
+    """Return what was asked and seen of entries that all hold (or that the engine enforces)."""
+    names = [entry.field.partition(".")[2] or entry.field for entry in group]
+    if group[0].source == "engine":
+        asked = [_text(entry.asked) for entry in group]
+        return _named(names, asked), ", ".join(dict.fromkeys(entry.mechanism for entry in group))
+    if all(entry.asked == group[0].asked for entry in group):
+        return _text(group[0].asked), " ".join(names)
+    return "as planned", _named(names, [_text(entry.observed) for entry in group])
+
+
+def _named(names: list[str], values: list[str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
 
 
 def reports_table(reports: Sequence[Report]) -> str:
@@ -183,12 +255,16 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         value = " ".join(str(part) for part in value) or "none"
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    text = "" if value is None else _one_line(str(value))
+    return "" if value is None else str(value)
+
+
+def _cell(text: str) -> str:
+    text = _one_line(text)
     return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 1] + "…"
 
 
@@ -212,7 +288,9 @@ def _clean(value: object) -> object:
     return value
 
 
-def _wait_writable(descriptor: int) -> None:
+def _wait_writable(descriptor: int, until: float | None = None) -> bool:
+    """Wait, no longer than ``until``, and return whether it is writable or in error."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    poll.poll()
+    left = None if until is None else max(0.0, until - time.monotonic()) * 1000
+    return bool(poll.poll(left))

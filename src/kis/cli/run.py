@@ -7,6 +7,7 @@ Called by: cli.
 from __future__ import annotations
 
 import os
+import time
 
 from kis.caller.config import Request, Settings, admit, read_settings
 from kis.cli import render
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 EXIT_TIMED_OUT = 124
 EXIT_KILLED = 137
+# More than this comes only from a command that runs on in its grace, without a limit on output.
+_MOST_HELD_BYTES = 64 << 20
 
 
 def run(words: Sequence[str]) -> int:
@@ -37,7 +40,9 @@ def run(words: Sequence[str]) -> int:
     receipt_file = open_receipt_file(settings.receipt)
     engine = Engine()
     request = admit(settings, engine, os.environb)
-    outcome = _run(engine, request, settings)
+    output = PassedOn(request.profile.limits.resolved_wall_seconds)
+    outcome = _run(engine, request, settings, output)
+    output.finish(ended_by_itself=outcome.reason in (Reason.EXITED, Reason.SIGNALED))
     if receipt_file is not None:
         receipt_file.write(outcome.receipt)
     if settings.json:
@@ -63,7 +68,7 @@ def settings_of(words: Sequence[str], verb: str) -> Settings | None:
     return read_settings(pairs, argv, os.environb)
 
 
-def _run(engine: Engine, request: Request, settings: Settings) -> Outcome:
+def _run(engine: Engine, request: Request, settings: Settings, output: PassedOn) -> Outcome:
     """Run, with the payload's output passed on as it comes unless it is wanted as JSON."""
     live = not settings.json
     return engine.run(
@@ -72,18 +77,52 @@ def _run(engine: Engine, request: Request, settings: Settings) -> Outcome:
         request.base,
         tier=request.tier,
         backend=request.backend,
-        on_stdout=_to_standard_output if live else None,
-        on_stderr=_to_standard_error if live else None,
+        on_stdout=output.to_standard_output if live else None,
+        on_stderr=output.to_standard_error if live else None,
         stdin_fd=0 if settings.forward_stdin else None,
     )
 
 
-def _to_standard_output(chunk: bytes) -> None:
-    render.write_bytes(render.STANDARD_OUTPUT, chunk)
+class PassedOn:
+    """The payload's output on its way out, as it comes.
 
+    The engine cannot look at its clock while it waits here for our reader. So the wait ends with
+    the run's wall time; what nobody read by then is held, and the engine does what is due.
+    """
 
-def _to_standard_error(chunk: bytes) -> None:
-    render.write_bytes(render.STANDARD_ERROR, chunk)
+    def __init__(self, wall_seconds: float | None) -> None:
+        self._until = None if wall_seconds is None else time.monotonic() + wall_seconds
+        self._held: dict[int, list[memoryview]] = {}
+        self._held_bytes = 0
+        self._closed = False
+
+    def to_standard_output(self, chunk: bytes) -> None:
+        self._pass_on(render.STANDARD_OUTPUT, chunk)
+
+    def to_standard_error(self, chunk: bytes) -> None:
+        self._pass_on(render.STANDARD_ERROR, chunk)
+
+    def _pass_on(self, descriptor: int, chunk: bytes) -> None:
+        if self._closed:  # the engine is killing the sandbox for that
+            return
+        rest = memoryview(chunk)
+        if descriptor not in self._held:
+            try:
+                rest = render.write_bytes(descriptor, rest, self._until)
+            except BaseException:
+                self._closed = True
+                raise
+        if rest and self._held_bytes < _MOST_HELD_BYTES:
+            self._held.setdefault(descriptor, []).append(rest)
+            self._held_bytes += len(rest)
+
+    def finish(self, *, ended_by_itself: bool) -> None:
+        """Write what is held: all of it, or of a command that was ended what is taken at once."""
+        until = None if ended_by_itself else self._until
+        for descriptor, chunks in self._held.items():
+            for chunk in chunks:
+                if render.write_bytes(descriptor, chunk, until):
+                    break
 
 
 def _exit_status(outcome: Outcome) -> int:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import stat
 
+from kis.command import Command
 from kis.engine import host
-from kis.errors import Code, SandboxError, os_reason, quoted
+from kis.errors import Code, SandboxError, escaped, os_reason, quoted
 from kis.identity import _KEY, Base, MountSource, _make_handle
+from kis.profile import Profile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +28,40 @@ _KINDS = {
     stat.S_IFREG: "a file",
     stat.S_IFDIR: "a directory",
 }
+_ACCEPTED = {"file": "a file", "directory": "a directory", "device": "a device node"}
+_HINTS = {
+    stat.S_IFBLK: "Grant it as a device: --device.",
+    stat.S_IFCHR: "Grant it as a device: --device.",
+    stat.S_IFREG: "Mount it: -v or --mount.",
+    stat.S_IFDIR: "Mount it: -v or --mount.",
+}
 _MAX_TOP_ENTRIES = 256
+_PARAMETERS: dict[str, tuple[type, Code, str]] = {
+    "command": (Command, Code.COMMAND_INVALID, 'Say Command(["echo", "hello"]).'),
+    "profile": (
+        Profile,
+        Code.PROFILE_INVALID,
+        "Say Profile(), with what differs from the default.",
+    ),
+    "base": (Base, Code.BASE_INVALID, "Get one from admit_host_base() or admit_directory(…)."),
+}
 
 # Of a base that is bound plainly, these are made afresh, as they are everywhere else.
 OWN_TOP_NAMES = frozenset({b"dev", b"home", b"proc", b"run", b"sys", b"tmp"})
+
+
+def refuse_wrong_types(**parameters: object) -> None:
+    """Raise where ``command``, ``profile`` or ``base`` is no such record.
+
+    ``command_invalid``, ``profile_invalid`` or ``base_invalid``, with the parameter as the field.
+    """
+    for field, value in parameters.items():
+        kind, code, hint = _PARAMETERS[field]
+        if not isinstance(value, kind):
+            given = "None" if value is None else f"a {escaped(type(value).__name__)}"
+            raise SandboxError(
+                code, f"{field} must be a {kind.__name__}, not {given}", hint, {"field": field}
+            )
 
 
 def admit_mount(descriptor: int) -> MountSource:
@@ -44,8 +76,27 @@ def admit_mount(descriptor: int) -> MountSource:
 def admit_device(descriptor: int) -> MountSource:
     """Return a handle for an open device node (``O_PATH`` is best: opening a device can act).
 
-    Raises ``mount_invalid`` for anything else.
+    Raises ``mount_invalid`` for anything else, and for a node that the caller may not open.
     """
+    try:
+        device = admit_node(descriptor)
+    except SandboxError as error:
+        error.details["field"] = "devices"
+        raise
+    if not any(os.access(device.path, way, effective_ids=True) for way in (os.R_OK, os.W_OK)):
+        device.close()
+        raise SandboxError(
+            Code.MOUNT_INVALID,
+            f"{quoted(device.path)} cannot be opened by the user that kis runs as, "
+            "and so by nobody inside",
+            "Join the group that the node belongs to, or have its mode changed.",
+            {"field": "devices", "source": quoted(device.path)},
+        )
+    return device
+
+
+def admit_node(descriptor: int) -> MountSource:
+    """Return a handle for an open device node, whoever may open it. Raises ``mount_invalid``."""
     return _admit(descriptor, Code.MOUNT_INVALID, {stat.S_IFCHR: "device", stat.S_IFBLK: "device"})
 
 
@@ -60,6 +111,8 @@ def make_base(
     links: Sequence[tuple[bytes, bytes]] = (),
     files: Sequence[tuple[bytes, bytes]] = (),
     path_entries: Sequence[bytes] = (),
+    *,
+    extended: bool = False,
 ) -> Base:
     """Return a base handle: trees and where they appear, links, and files by their content."""
     return _make_handle(
@@ -70,6 +123,7 @@ def make_base(
         links=tuple(links),
         files=tuple(files),
         path_entries=tuple(path_entries),
+        extended=extended,
     )
 
 
@@ -177,9 +231,10 @@ def _admit(descriptor: int, code: Code, wanted: dict[int, str]) -> MountSource:
         path = host.resolved_path(kept)
         kind = stat.S_IFMT(info.st_mode)
         if kind not in wanted:
-            names = " or ".join(dict.fromkeys(_KINDS[accepted] for accepted in wanted))
             what = _KINDS.get(kind, "of an unknown kind")
-            raise SandboxError(code, f"{quoted(path)} is {what}, not {names}")
+            names = " or ".join(_ACCEPTED[word] for word in dict.fromkeys(wanted.values()))
+            hint = _HINTS.get(kind, "") if code is Code.MOUNT_INVALID else ""
+            raise SandboxError(code, f"{quoted(path)} is {what}, not {names}", hint)
         _refuse_gone(path, info, code)
         return _make_handle(
             MountSource,
@@ -189,6 +244,7 @@ def _admit(descriptor: int, code: Code, wanted: dict[int, str]) -> MountSource:
             path=path,
             device=info.st_dev,
             inode=info.st_ino,
+            mode=stat.S_IMODE(info.st_mode),
             owner_uid=info.st_uid,
             owner_gid=info.st_gid,
         )

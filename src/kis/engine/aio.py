@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import select
 
+from kis.engine.admission import refuse_wrong_types
 from kis.engine.engine import Attempt, Core, raise_unless_again
 from kis.engine.exchange import Exchange
 from kis.engine.report import Report
-from kis.engine.sandbox import end, refuse_other_user
-from kis.errors import Code, SandboxError
+from kis.engine.sandbox import cause_of_end, end, live, refuse_other_user, warn_not_closed
+from kis.errors import SandboxError
 from kis.vocabulary import Status
 
 TYPE_CHECKING = False
@@ -108,8 +109,12 @@ async def wait(link: Link, done: Callable[[], bool]) -> None:
 async def finish(link: Link) -> None:
     """Kill what is left of a sandbox, wait for it to be dead, and close every descriptor.
 
-    Not to be cancelled: a sandbox that is not waited for would be one that outlives.
+    Not to be cancelled: a sandbox that is not waited for would be one that outlives. In a fork of
+    the process that launched it descriptors are closed and nothing else is done.
     """
+    if not link.is_ours():
+        link.close()
+        return
 
     async def ending() -> None:
         try:
@@ -138,6 +143,7 @@ class AsyncSandbox:
         self._link: Link | None = link
         self._attempt = attempt
         self._claims = attempt.backend.claims(attempt.here)
+        self._ended_by = ""
         self._lock = asyncio.Lock()
 
     @property
@@ -156,6 +162,8 @@ class AsyncSandbox:
         on_stderr: Sink | None = None,
     ) -> Outcome:
         """Run one command to its end, as ``Sandbox.run``. Cancelling ends the sandbox."""
+        refuse_wrong_types(command=command)
+        self._live()  # before the lock, which a fork may have caught held
         async with self._lock:
             link, profile = self._live(), self._attempt.profile
             refuse_other_user(link, profile, self._claims, self._attempt.uid, command)
@@ -166,35 +174,38 @@ class AsyncSandbox:
                 exchange.begin()
                 await wait(link, link.is_idle)
             except BaseException:
-                await self._end()
+                await self._end(cause_of_end(link, "interruption"))
                 raise
             if link.life.gone:
-                await self._end()
+                await self._end(cause_of_end(link, "death"))
             return exchange.outcome()
 
     async def close(self) -> None:
-        """End the sandbox: every process in it dies. More than once does no harm."""
+        """End the sandbox, as ``Sandbox.close``. More than once does no harm."""
+        if self._link is not None and not self._link.is_ours():
+            await self._end("closed")
+            return
         async with self._lock:
             link = self._link
             if link is not None:
                 link.stop()
                 await wait(link, link.is_gone)
-            await self._end()
+            await self._end("closed")
             if link is not None and link.life.failure is not None:
                 raise link.life.failure
 
-    async def _end(self) -> None:
+    async def _end(self, ended_by: str) -> None:
         link, self._link = self._link, None
         if link is not None:
+            self._ended_by = ended_by
             try:
                 await finish(link)
             finally:
-                self._attempt.release()
+                if link.is_ours():
+                    self._attempt.release()
 
     def _live(self) -> Link:
-        if self._link is None:
-            raise SandboxError(Code.AGENT_UNREACHABLE, "the sandbox has ended")
-        return self._link
+        return live(self._link, self._ended_by)
 
     async def __aenter__(self) -> Self:
         return self
@@ -203,11 +214,13 @@ class AsyncSandbox:
         await self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_link", None) is not None and self._link is not None:
-            import warnings
-
-            warnings.warn(f"sandbox {self.id} was not closed", ResourceWarning, stacklevel=2)
-            end(self._link)
+        link: Link | None = getattr(self, "_link", None)
+        if link is None:
+            return
+        if link.is_ours():
+            warn_not_closed(self.id)
+        end(link)
+        if link.is_ours():
             self._attempt.release()
 
     def __repr__(self) -> str:
@@ -246,6 +259,7 @@ class AsyncEngine(Core):
         backend: str | None = None,
     ) -> _Creation:
         """Make a live sandbox: await it, or use it with ``async with``."""
+        refuse_wrong_types(profile=profile, base=base)
         return _Creation(self, lambda: Attempt(self, profile, base, None, tier, backend))
 
     async def created(self, attempt: Attempt) -> AsyncSandbox:
@@ -281,6 +295,7 @@ class AsyncEngine(Core):
         on_stderr: Sink | None = None,
     ) -> Outcome:
         """Run one command in a sandbox of its own, as ``Engine.run``. Cancelling kills it."""
+        refuse_wrong_types(command=command, profile=profile, base=base)
         attempt = Attempt(self, profile, base, command, tier, backend)
         try:
             while True:

@@ -82,6 +82,12 @@ _LAYOUT: dict[int, tuple[str, str, tuple[str, ...]]] = {
     OVERLAY: ("overlay", "IIss", ("source", "idmap", "target", "path")),
 }
 _OCTAL = frozenset({"mode"})
+# Words for bits, lowest first, and for kinds.
+_BITS = {
+    "bits": ("privileged", "loopback", "host network", "root read-only", "supervise"),
+    "attributes": ("ro", "nosuid", "nodev", "noexec"),
+}
+_ROOT_KINDS = ("skeleton", "overlay")
 
 # Numbers come first in every record: one structure packs the record's head and all of them.
 # Per record: that structure, how many numbers there are, and the kinds of the texts that follow.
@@ -162,6 +168,12 @@ def describe(step: Step) -> str:
             shown.append(f"{field}={len(value)} bytes")
         elif isinstance(value, bytes):
             shown.append(f"{field}={escaped(value, also=' ')}")
+        elif field in _BITS:
+            words = [word for bit, word in enumerate(_BITS[field]) if value >> bit & 1]
+            text = ",".join(words) or "none"
+            shown.append(text if field == "bits" else f"{field}={text}")
+        elif field == "kind":
+            shown.append(f"{field}={_ROOT_KINDS[value]}")
         elif field in _OCTAL:
             shown.append(f"{field}={value:04o}")
         elif value != NONE:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from kis.engine import admission, blob, host, launch, select
+from kis.engine.admission import refuse_wrong_types
 from kis.engine.exchange import Exchange
 from kis.engine.faults import fault_error, takes_no_map
 from kis.engine.link import Link
@@ -34,10 +35,16 @@ if TYPE_CHECKING:
     from kis.identity import Base, MountSource
 
     class IdRange(Protocol):
-        """65536 host ids that nobody else uses until they are released."""
+        """65536 host ids that nobody else uses until they are released.
+
+        ``descriptor`` is what holds them: the sandbox keeps a copy as long as it lives.
+        """
 
         @property
         def start(self) -> int: ...
+
+        @property
+        def descriptor(self) -> int: ...
 
         def release(self) -> None: ...
 
@@ -119,6 +126,7 @@ class Core:
         backend: str | None = None,
     ) -> Explanation:
         """Return the plan in words, having started nothing. Raises as ``run`` does before it."""
+        refuse_wrong_types(command=command, profile=profile, base=base)
         here = self.host()
         prepared = self.preparations.prepare(
             self.table,
@@ -219,6 +227,7 @@ class Attempt:
             sources,
             supervise=bool(plan.mode & blob.SUPERVISE),
             privileged=bool(plan.mode & blob.PRIVILEGED),
+            lease=None if self._ids is None else self._ids.descriptor,
         )
         return Link(launched, plan, self.prepared.mounts, self.here, one_shot=one_shot)
 
@@ -261,6 +270,7 @@ class Engine(Core):
         backend: str | None = None,
     ) -> Sandbox:
         """Return a live sandbox, for any number of commands. Raises ``SandboxError``."""
+        refuse_wrong_types(profile=profile, base=base)
         return self._create(Attempt(self, profile, base, None, tier, backend))
 
     def _create(self, attempt: Attempt) -> Sandbox:
@@ -302,6 +312,7 @@ class Engine(Core):
         Streams as in ``Sandbox.run``. Raises ``SandboxError`` where the command could not be
         started or a promise not be kept, never for a command that fails.
         """
+        refuse_wrong_types(command=command, profile=profile, base=base)
         attempt = Attempt(self, profile, base, command, tier, backend)
         try:
             while True:

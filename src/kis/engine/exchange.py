@@ -117,6 +117,8 @@ class Exchange:
         run = self.run
         if self.link.life.failure is not None:
             raise self.link.life.failure
+        if run.failure is not None:
+            raise run.failure
         if run.failed is not None:
             raise life.exec_error(run.failed, self.command.argv[0], self.cwd)
         if run.reason is None and run.exited is None:
@@ -129,14 +131,14 @@ class Exchange:
         code, signal = (None, None) if exited is None else (exited.code, exited.signal)
         reason = run.reason or (Reason.EXITED if signal is None else Reason.SIGNALED)
         return Outcome(
-            b"".join(run.kept[life.STDOUT]),
-            b"".join(run.kept[life.STDERR]),
+            bytes(run.kept[life.STDOUT]),
+            bytes(run.kept[life.STDERR]),
             reason,
             code,
             signal,
             run.truncated,
             self._usage(),
-            self.receipt(),
+            self.receipt(reason, code, signal),
         )
 
     def _usage(self) -> Usage:
@@ -150,8 +152,8 @@ class Exchange:
             run.counts[life.STDERR],
         )
 
-    def receipt(self) -> Receipt:
-        """Return what was asked, which mechanism enforces it, and what was seen."""
+    def receipt(self, reason: Reason, exit_code: int | None, signal: int | None) -> Receipt:
+        """Return what was asked, which mechanism enforces it, what was seen, and the end."""
         plan, checks = self.link.plan, self.link.checks
         after_payload = self.number > 1
 
@@ -159,7 +161,16 @@ class Exchange:
             return [*_asked(self.profile, self.command, plan), *_proven(checks, after_payload)]
 
         # Put into words when somebody reads them: that takes as long as a fork.
-        return Receipt(mint("run_"), self.sandbox, plan.tier, plan.backend, entries)
+        return Receipt(
+            mint("run_"),
+            self.sandbox,
+            plan.tier,
+            plan.backend,
+            entries,
+            reason,
+            exit_code,
+            signal,
+        )
 
 
 def _proven(checks: list[Check], after_payload: bool) -> list[Entry]:

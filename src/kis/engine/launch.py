@@ -91,17 +91,43 @@ class Launched:
 
 
 def launch(
-    agent: Agent, plan: bytes, sources: Sequence[int], *, supervise: bool, privileged: bool
+    agent: Agent,
+    plan: bytes,
+    sources: Sequence[int],
+    *,
+    supervise: bool,
+    privileged: bool,
+    lease: int | None = None,
 ) -> Launched:
     """Start kis-init on an encoded plan and return at once; what follows comes as frames.
 
     Without privilege the installed file is started, since a security module may allow namespaces
     to that path alone. As root it is the sealed copy, which is then the agent without an exec.
+    ``lease`` is a descriptor that the sandbox keeps open as long as it lives.
 
     The environment is empty, the standard streams are /dev/null; the launcher itself resets
     signals and closes what was not passed. No parent-death signal: the calling thread may end;
     the control socket keeps it alive.
     """
+    try:
+        return _launch(agent, plan, sources, supervise, privileged, lease)
+    except OSError as error:
+        raise SandboxError(
+            Code.HOST_OUT_OF_SPACE if error.errno == errno.ENOSPC else Code.SETUP_FAILED,
+            f"the launch cannot be made ready: {os_reason(error)}",
+            "Is the limit on open files (ulimit -n) or on their size (ulimit -f) reached?",
+            {"step": "agent"},
+        ) from error
+
+
+def _launch(
+    agent: Agent,
+    plan: bytes,
+    sources: Sequence[int],
+    supervise: bool,
+    privileged: bool,
+    lease: int | None,
+) -> Launched:
     sealed, engine = agent.descriptors()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     blob = -1
@@ -113,7 +139,8 @@ def launch(
         if control < _FIRST_FREE:
             control = _above_standard(theirs.detach())
             theirs = socket.socket(fileno=control)
-        passed = [blob, control, engine] if supervise else [blob, control, sealed, engine]
+        held = engine if lease is None else lease
+        passed = [blob, control, engine] if supervise else [blob, control, sealed, engine, held]
         passed.extend(sources)
         path = b"/proc/self/fd/%d" % sealed if privileged else agent.path
         return Launched(_spawn(path, b"supervise" if supervise else b"launch", passed), ours)

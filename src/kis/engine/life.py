@@ -65,12 +65,14 @@ class Run:
         self.grace_seconds = grace_seconds
         self.output_bytes = output_bytes
         self.sinks = sinks
-        self.kept: tuple[list[bytes], list[bytes]] = ([], [])
+        # Not one object for each read: a payload decides how little is in one (pipe(2), O_DIRECT).
+        self.kept = (bytearray(), bytearray())
         self.counts = [0, 0]
         self.truncated = False
         self.reason: Reason | None = None  # set where we ended it
         self.exited: Exited | None = None
         self.failed: Failed | None = None
+        self.failure: SandboxError | None = None  # where this run alone came to nothing
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.deadline: float | None = None
@@ -89,7 +91,7 @@ class Run:
         if not data:
             return exceeded
         if sink is None:
-            self.kept[stream].append(data)
+            self.kept[stream].extend(data)
         else:
             sink(data)
         return exceeded
@@ -175,7 +177,9 @@ class Life:
         if pid != self.agent_pid:
             raise channel.broken("an end told by another than the agent")
         if run.started_at is None and run.failed is None:
-            raise channel.broken("an end before the beginning")
+            if frame.signal is None:
+                raise channel.broken("an end before the beginning")
+            run.failure = _killed_early(frame.signal)
         run.exited = frame
         self._over(run, now)
         actions: list[Action] = [(END, None)]
@@ -299,6 +303,17 @@ class Life:
             return [(SEND, signal)]
         run.deadline = None
         return self.kill(now)
+
+
+def _killed_early(signal: int) -> SandboxError:
+    """Payloads share a sandbox and may kill each other: no fault of the agent, nor its end."""
+    return SandboxError(
+        Code.AGENT_UNREACHABLE,
+        f"the command was killed by signal {signal} before it began, by another process in its "
+        "sandbox",
+        "A background process of an earlier command can do so. Or the host's out-of-memory killer.",
+        {"signal": signal},
+    )
 
 
 def exec_error(failed: Failed, name: bytes, cwd: bytes) -> SandboxError:

@@ -56,7 +56,9 @@ class Link:
         self.checks: list[Check] = []
         self.streams: Streams | None = None
         self._control: socket.socket | None = launched.control
-        self._launcher: int | None = launched.pid
+        self._owner = os.getpid()
+        # By a pidfd: somebody else's wait (a host that reaps every child) frees the number.
+        self._launcher = _held(launched)
         self._agent = -1
         self._place: Place | SandboxError | None = None
         self._place_checks: list[Check] = []
@@ -71,6 +73,10 @@ class Link:
         self.checks = []
         self._expected = expected
         self._perform(self.life.begin(run, packets, time.monotonic()))
+
+    def is_ours(self) -> bool:
+        """Whether this process launched it. A fork of that one has copies of the descriptors."""
+        return os.getpid() == self._owner
 
     def is_greeted(self) -> bool:
         """Whether the agent is up, or will never be."""
@@ -221,6 +227,7 @@ class Link:
         It may be gone already, when its command could not even be made ready; that is for the
         frames to tell, and only a command that waits needs the place it is in.
         """
+        self._reap_launcher()
         if not self.plan.confined:
             return
         try:
@@ -233,12 +240,15 @@ class Link:
 
     def _observe(self, pid: int, ready: Ready) -> None:
         now = time.monotonic()
+        self._reap_launcher()
         if self.plan.confined:
             try:
                 self.checks = self._compared(pid, ready)
                 readback.refuse_mismatch(self.checks)
             except SandboxError as error:
-                self._perform(self.life.fail(error, now))
+                # One that was killed as it waited cannot be read, nor go on: its end will be told.
+                if _is_alive(pid):
+                    self._perform(self.life.fail(error, now))
                 return
         self._perform(self.life.released(now))
 
@@ -268,11 +278,11 @@ class Link:
     def _signal_kill(self) -> None:
         import signal
 
+        held = self._agent if self._agent >= 0 else self._launcher
+        if held < 0:
+            return
         try:
-            if self._agent >= 0:
-                signal.pidfd_send_signal(self._agent, signal.SIGKILL)
-            elif self._launcher is not None and _is_running_child(self._launcher):
-                os.kill(self._launcher, signal.SIGKILL)
+            signal.pidfd_send_signal(held, signal.SIGKILL)
         except ProcessLookupError:
             pass
 
@@ -282,30 +292,32 @@ class Link:
         except ChildProcessError:  # reaped by somebody else, who thereby says that it has ended
             return True
 
-    def _reap(self) -> None:
-        """Leave no zombie of the launcher; the first process was waited for."""
-        failure = self.life.failure
-        stuck = failure is not None and failure.code is Code.CLEANUP_FAILED
-        options = os.WEXITED | (os.WNOHANG if stuck else 0)
-        if self._launcher is not None:
-            try:
-                os.waitid(os.P_PID, self._launcher, options)
-            except ChildProcessError:
-                pass
-        self._launcher = None
+    def _reap_launcher(self, *, wait: bool = False) -> None:
+        """Leave no zombie of the launcher, which normally ends when the first process goes on."""
+        if self._launcher < 0:
+            return
+        options = os.WEXITED | (0 if wait else os.WNOHANG)
+        try:
+            ended = os.waitid(os.P_PIDFD, self._launcher, options) is not None
+        except ChildProcessError:  # reaped by somebody else, or as the agent, which it can be
+            ended = True
+        if ended:
+            os.close(self._launcher)
+            self._launcher = -1
 
     def close(self) -> None:
         """Close every descriptor. For a sandbox that is gone, or is abandoned to end by itself."""
-        if self.life.gone and self._launcher is not None:
-            self._reap()
+        failure = self.life.failure
+        stuck = failure is not None and failure.code is Code.CLEANUP_FAILED
+        self._reap_launcher(wait=self.life.gone and not stuck)
         if self.streams is not None:
             self.streams.close()
         if self._control is not None:
             self._control.close()
             self._control = None
-        if self._agent >= 0:
-            os.close(self._agent)
-            self._agent = -1
+        for held in {self._agent, self._launcher} - {-1}:
+            os.close(held)
+        self._agent = self._launcher = -1
 
 
 def _is_last_of_exec(packet: bytes) -> bool:
@@ -330,8 +342,30 @@ def _sender(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
     return pid or None
 
 
-def _is_running_child(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:
-        return False
+        process = os.pidfd_open(pid)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    try:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)  # pidfd_open(2): readable once it has ended
+        return not poll.poll(0)
+    finally:
+        os.close(process)
+
+
+def _held(launched: Launched) -> int:
+    """Return a pidfd of the launcher, or -1 where somebody else has reaped it already."""
+    try:
+        return os.pidfd_open(launched.pid)
+    except ProcessLookupError:
+        return -1
+    except OSError as error:
+        launched.control.close()  # at which what was launched ends
+        raise SandboxError(
+            Code.SETUP_FAILED,
+            f"the launcher cannot be held: {os_reason(error)}",
+            "Is the limit on open files (ulimit -n) reached?",
+            {"step": "agent"},
+        ) from error

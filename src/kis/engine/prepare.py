@@ -33,31 +33,53 @@ _PROBES = (0x10010000, 0x20020000)
 
 
 class Prepared:
-    """Backend and plan of one set of inputs, for any id range."""
+    """Backend and plan of one set of inputs, for any id range.
 
-    def __init__(self, backend: Backend, request: Request, *, wants_ids: bool) -> None:
+    ``again``: it will be asked for more than one range, so what does not move is worked out ahead.
+    """
+
+    def __init__(self, backend: Backend, request: Request, *, again: bool) -> None:
         self.backend = backend
+        # Not both: what is remembered must not keep a base alive.
+        self._request = None if again else request
+        self._records: list[bytes] = []
+        self._moving: dict[int, list[int]] = {}
+        self._template: Plan | None = None
+        if again:
+            self._work_out(request)
+
+    def _work_out(self, request: Request) -> None:
+        wants_ids = self.backend.wants_ids(request.host)
         first, second = _PROBES if wants_ids else (None, None)
-        self._plan = backend.plan(request.replace(ids_start=first))
-        self._records = [blob.record(step) for step in self._plan.steps]
-        other = backend.plan(request.replace(ids_start=second)).steps if wants_ids else ()
-        self._moving = _moving(self._plan.steps, other) if wants_ids else {}
-        self.mounts: PlannedMounts = readback.planned_mounts(self._plan)
+        template = self._template = self._plan(request, first)
+        self._records = [blob.record(step) for step in template.steps]
+        if wants_ids:
+            self._moving = _moving(template.steps, self._plan(request, second).steps)
+
+    def _plan(self, request: Request, start: int | None) -> Plan:
+        plan = self.backend.plan(request.replace(ids_start=start))
+        self.mounts: PlannedMounts = readback.planned_mounts(plan)
+        return plan
 
     def plan(self, start: int | None) -> Plan:
         """Return the plan for the range that starts there."""
+        if self._request is not None:
+            return self._plan(self._request, start)
+        assert self._template is not None
         if start is None:
-            return self._plan
-        steps = list(self._plan.steps)
+            return self._template
+        steps = list(self._template.steps)
         for at, places in self._moving.items():
             moved = list(steps[at])
             for place in places:
                 moved[place] += start - _PROBES[0]
             steps[at] = tuple(moved)
-        return self._plan.with_steps(tuple(steps))
+        return self._template.with_steps(tuple(steps))
 
     def encoded(self, plan: Plan) -> bytes:
         """Return the blob of a plan that this object made."""
+        if self._template is None:
+            return blob.encode(plan.steps)
         records = list(self._records)
         for at in self._moving:
             records[at] = blob.record(plan.steps[at])
@@ -100,14 +122,16 @@ class Preparations:
         # By identity: host and profile are kept alive here, and an entry ends with its base, so
         # that none of them can lend its id to another object.
         user = None if command is None else command.user
-        key = (id(here), id(profile), id(base), command is None, user, ids, tier, name, plain)
+        names = (str(tier), str(name))
+        key = (id(here), id(profile), id(base), command is None, user, ids, names, plain)
         kept = self._kept.get(key)
         if kept is not None:
             return kept[0]
         backend = select.choose(table, here, profile, command, tier, name)
         request = Request(profile, base, here, *ids, None, plain)
-        prepared = Prepared(backend, request, wants_ids=backend.wants_ids(here))
-        if not (profile.secrets or profile.mounts or profile.devices):
+        again = not (profile.secrets or profile.mounts or profile.devices)
+        prepared = Prepared(backend, request, again=again)
+        if again:
             while len(self._kept) >= _REMEMBERED:
                 self._kept.pop(next(iter(self._kept)), None)
             alive = ref(base, lambda _: self._kept.pop(key, None))

@@ -10,9 +10,10 @@ import _thread
 import math
 import select
 
+from kis.engine.admission import refuse_wrong_types
 from kis.engine.exchange import Exchange
 from kis.errors import Code, SandboxError
-from kis.vocabulary import Demand
+from kis.vocabulary import Demand, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
     from kis.engine.link import Link
     from kis.profile import Profile
     from kis.vocabulary import Tier
+
+
+# Of ``ended_by``: what a sandbox ended by, in words.
+_ENDS = {
+    "closed": "it was closed",
+    "time_limit": "its last command ran into the time limit",
+    "output_limit": "its last command ran into the output limit",
+    "failure": "it could not keep a promise to its last command",
+    "interruption": "its last command was broken off by an exception",
+    "death": "it died",
+}
+_REASON_ENDS = {Reason.TIMED_OUT: "time_limit", Reason.OUTPUT_LIMIT: "output_limit"}
 
 
 def drive(link: Link, done: Callable[[], bool]) -> None:
@@ -45,10 +58,14 @@ def drive(link: Link, done: Callable[[], bool]) -> None:
 
 
 def end(link: Link) -> None:
-    """Kill what is left of a sandbox, wait for it to be dead, and close every descriptor."""
+    """Kill what is left of a sandbox, wait for it to be dead, and close every descriptor.
+
+    In a fork of the process that launched it only the last: the sandbox is the other's.
+    """
     try:
-        link.kill()
-        drive(link, link.is_gone)
+        if link.is_ours():
+            link.kill()
+            drive(link, link.is_gone)
     finally:
         link.close()
 
@@ -75,6 +92,7 @@ class Sandbox:
         self._claims = claims
         self._uid = uid
         self._release = release
+        self._ended_by = ""
         self._lock = _thread.allocate_lock()
 
     @property
@@ -99,6 +117,8 @@ class Sandbox:
         not kept. ``stdin_fd`` is forwarded as standard input. Raises ``SandboxError`` where the
         command could not be started or a promise not be kept, never for a command that fails.
         """
+        refuse_wrong_types(command=command)
+        self._live()  # before the lock, which a fork may have caught held
         with self._lock:
             link = self._live()
             refuse_other_user(link, self._profile, self._claims, self._uid, command)
@@ -114,20 +134,30 @@ class Sandbox:
                 exchange.begin()
                 drive(link, link.is_idle)
             except BaseException:
-                self._end()
+                self._end(cause_of_end(link, "interruption"))
                 raise
             if link.life.gone:
-                self._end()
+                self._end(cause_of_end(link, "death"))
             return exchange.outcome()
 
     def close(self) -> None:
-        """End the sandbox: every process in it dies. More than once does no harm."""
-        with self._lock:
-            self._end(orderly=True)
+        """End the sandbox: every process in it dies. More than once does no harm.
 
-    def _end(self, *, orderly: bool = False) -> None:
+        In a fork of the process that made it, only the fork's copies of descriptors are closed.
+        """
+        if self._link is not None and not self._link.is_ours():
+            self._end("closed")
+            return
+        with self._lock:
+            self._end("closed", orderly=True)
+
+    def _end(self, ended_by: str, *, orderly: bool = False) -> None:
         link, self._link = self._link, None
         if link is None:
+            return
+        self._ended_by = ended_by
+        if not link.is_ours():
+            link.close()  # its ids stay taken as well
             return
         try:
             if orderly:
@@ -140,9 +170,7 @@ class Sandbox:
             raise link.life.failure
 
     def _live(self) -> Link:
-        if self._link is None:
-            raise SandboxError(Code.AGENT_UNREACHABLE, "the sandbox has ended")
-        return self._link
+        return live(self._link, self._ended_by)
 
     def __enter__(self) -> Self:
         return self
@@ -151,14 +179,48 @@ class Sandbox:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_link", None) is not None:
-            import warnings
-
-            warnings.warn(f"sandbox {self.id} was not closed", ResourceWarning, stacklevel=2)
-            self._end()
+        link = getattr(self, "_link", None)
+        if link is not None:
+            if link.is_ours():
+                warn_not_closed(self.id)
+            self._end("closed")
 
     def __repr__(self) -> str:
         return f"<Sandbox {self.id}{'' if self._link else ' ended'}>"
+
+
+def warn_not_closed(id: str) -> None:
+    """Say that a sandbox was dropped: its owner cannot have meant that it lives until now."""
+    import warnings
+
+    warnings.warn(f"sandbox {id} was not closed", ResourceWarning, stacklevel=3)
+
+
+def cause_of_end(link: Link, otherwise: str) -> str:
+    """Return the ``ended_by`` of a sandbox that ends under its command."""
+    life = link.life
+    if life.failure is not None:
+        return "failure"
+    reason = None if life.run is None else life.run.reason
+    return otherwise if reason is None else _REASON_ENDS.get(reason, otherwise)
+
+
+def live(link: Link | None, ended_by: str) -> Link:
+    """Return the link of a sandbox that a command can be run in, or raise with the cause."""
+    if link is None:
+        raise SandboxError(
+            Code.AGENT_UNREACHABLE,
+            f"the sandbox has ended: {_ENDS[ended_by]}",
+            "Make another one.",
+            {"ended_by": ended_by},
+        )
+    if not link.is_ours():
+        raise SandboxError(
+            Code.AGENT_UNREACHABLE,
+            "the sandbox belongs to another process, which this one was forked from",
+            "Make one in this process.",
+        )
+    return link
 
 
 def refuse_other_user(

@@ -27,6 +27,10 @@ _HELP = {
     Demand.NETWORK_EGRESS: "Network mode egress is not built yet.",
 }
 
+_PROCESS_HELP = {
+    Demand.OTHER_USER: "In the process tier a command runs as whoever starts kis.",
+}
+
 DEFAULT_TIER = Tier.MICROVM  # the honest default for anything that the caller did not write
 
 
@@ -101,7 +105,8 @@ def unavailable(
     return SandboxError(
         Code.TIER_UNAVAILABLE,
         message,
-        f"{hint} {offer}".strip(),
+        # Last, so that a command in it can be copied to the end of the line.
+        f"{offer} {hint}".strip(),
         {"tier": str(wanted), "usable_tiers": usable},
     )
 
@@ -160,7 +165,8 @@ def _unsatisfiable(
         and other.probe(host).status is Status.USABLE
         and demands_of(profile, command, other.tier) <= other.claims(host)
     ]
-    helps = [_HELP[demand] for demand in sorted(unmet) if demand in _HELP]
+    known = _HELP | (_PROCESS_HELP if backend.tier is Tier.PROCESS else {})
+    helps = [known[demand] for demand in sorted(unmet) if demand in known]
     helps.append(f"These would: {'; '.join(would_do)}." if would_do else "No other one here would.")
     return SandboxError(
         Code.PROFILE_UNSATISFIABLE,

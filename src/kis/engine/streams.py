@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     Take = Callable[[int, bytes], None]
 
 CHUNK_BYTES = 65_536
-# What a pipe can hold at most (fs.pipe-max-size): the last look at one ends after as much, so
-# that a child left behind, writing for ever, cannot keep us.
+# What a pipe can hold at most (fs.pipe-max-size), in bytes and in packets (a page for each): the
+# last look at one ends after as much, so that a child left behind, writing for ever, cannot keep
+# us; nor can it by packets of a byte (pipe(2), O_DIRECT), each of which costs us a read.
 _PIPE_BYTES = 1 << 20
+_PIPE_PACKETS = _PIPE_BYTES // 4096
 
 
 class Streams:
@@ -113,13 +115,14 @@ class Streams:
     def drain(self, take: Take) -> None:
         """Take what the pipes hold now, and close our ends. Nobody is waited for."""
         self._close_stdin()
+        self._close(self._gate)  # still open where the command ended as it waited
         for descriptor in list(self._outputs):
             left = _PIPE_BYTES
-            while left > 0 and descriptor in self._outputs:
+            for _ in range(_PIPE_PACKETS):
                 count = self._read(descriptor, take)
-                if count == 0:
-                    break
                 left -= count
+                if count == 0 or left <= 0:
+                    break
             if self._outputs.pop(descriptor, None) is not None:
                 self._close(descriptor)
 

@@ -93,19 +93,29 @@ class Tree:
     def in_order(self) -> list[tuple[Step, str]]:
         """Return records and origins, parents before children, grants over the base.
 
-        Where a grant covers a path, what the base would have put there or below is left out.
+        Where a grant covers a path, what the base would have put there or below is left out; so
+        is a tree of the base where every sandbox has something of its own, and a link above it.
         """
         grants = {path for path, step, origin in self._items if origin.startswith(_COVERING)}
+        own = {path for path, step, _ in self._items if step[0] in _OWN}
+        made = own | {path for path, step, _ in self._items if step[0] == blob.DIR}
         kept = [
-            item
-            for item in self._items
-            if item[2] != "base" or not any(_lies_in(item[0], grant) for grant in grants)
+            (path, step, origin)
+            for path, step, origin in self._items
+            if origin != "base"
+            or not (
+                any(_lies_in(path, grant) for grant in grants)
+                or (step[0] in _TREES and path in own)
+                or (step[0] == blob.LINK and any(_lies_in(place, path) for place in made))
+            )
         ]
         kept.sort(key=lambda item: item[0].split(b"/"))
         return [(step, origin) for _, step, origin in kept]
 
 
 _COVERING = ("mounts[", "tmpfs[")
+_TREES = frozenset({blob.BIND, blob.OVERLAY})
+_OWN = frozenset({blob.SPACE_BIND, blob.PROC, blob.DEVPTS})  # no base makes any of these
 
 
 def _lies_in(path: bytes, directory: bytes) -> bool:
@@ -238,6 +248,8 @@ def _grants(tree: Tree) -> None:
         _mount(tree, mount, f"mounts[{at}]")
     for at, device in enumerate(profile.devices):
         handle = device.source
+        if tree.privileged:
+            _refuse_shut_device(handle)
         attributes = NOSUID | NOEXEC
         step = (blob.BIND, tree.source(handle), attributes, NONE, device.target, handle.path)
         tree.add(device.target, step, f"devices[{at}]")
@@ -303,3 +315,16 @@ def _refuse_other_owner(request: Request, mount: Mount) -> None:
             "Mount a directory of your own read-write, or start kis as root.",
             {"field": "mounts.owner", "source": quoted(mount.source.path)},
         )
+
+
+def _refuse_shut_device(handle: MountSource) -> None:
+    """A node keeps its owner on the host, who is nobody inside: only others' bits count there."""
+    if handle.mode & 0o006:
+        return
+    raise SandboxError(
+        Code.MOUNT_INVALID,
+        f"{quoted(handle.path)} has mode {handle.mode:04o}, which lets only its owner and group "
+        f"({handle.owner_uid}:{handle.owner_gid}) use it, and inside nobody is the host's root",
+        "Give the node a mode that lets others use it (chmod o+rw), or start kis in its group.",
+        {"field": "devices", "source": quoted(handle.path)},
+    )

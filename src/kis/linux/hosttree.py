@@ -64,7 +64,10 @@ def admit_host_tree(
         for tree, _ in trees:
             tree.close()
         raise
-    return admission.make_base("host", trees, (*links, *_LINKS), files, path_entries)
+    extended = bool(extra_trees or path_entries)
+    return admission.make_base(
+        "host", trees, (*links, *_LINKS), files, path_entries, extended=extended
+    )
 
 
 def admit_devices() -> list[tuple[MountSource, bytes]]:
@@ -74,7 +77,7 @@ def admit_devices() -> list[tuple[MountSource, bytes]]:
         for name in _DEVICES:
             descriptor = _open(b"/dev/" + name, os.O_PATH)
             try:
-                devices.append((admission.admit_device(descriptor), b"/dev/" + name))
+                devices.append((admission.admit_node(descriptor), b"/dev/" + name))
             finally:
                 os.close(descriptor)
     except BaseException:

@@ -72,7 +72,7 @@ def test_no_flag_changes_nothing() -> None:
     [
         (("--tier", "vm"), "--tier"),
         (("--net", "on"), "--net"),
-        (("--allow", "pypi.org"), "--net"),
+        (("--allow", "pypi.org"), "--allow"),
         (("--timeout", "0"), "--timeout"),
         (("--timeout", "-1"), "--timeout"),
         (("--timeout", "nan"), "--timeout"),
@@ -132,6 +132,21 @@ def test_variables_come_from_flag_file_and_environment(tmp_path: Path) -> None:
     assert "hunter2" not in repr(found)
 
 
+@pytest.mark.parametrize(
+    "line", ["hunter2 and more", "hunter2", " A=hunter2", "1A=hunter2", "A-B=hunter2", "=hunter2"]
+)
+def test_line_of_a_file_of_variables_is_never_shown(tmp_path: Path, line: str) -> None:
+    """It may be the rest of a secret that spans lines: only its number is told."""
+    file = tmp_path / "env"
+    file.write_text(f"A=1\n# note\n{line}\n")
+    with pytest.raises(SandboxError) as caught:
+        request(("--env-file", str(file)))
+    error = caught.value
+    assert error.code is Code.CONFIG_INVALID
+    assert f"line 3 of '{file}'" in error.message
+    assert "hunter2" not in str(error) + error.hint + str(error.details)
+
+
 def test_secret_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_bytes(b"hunter2\0\xff")
     found = request(("--secret", f"api=@{tmp_path}/token"))
@@ -189,6 +204,21 @@ def test_device_must_be_one(tmp_path: Path, open_descriptors: None) -> None:
     with pytest.raises(SandboxError) as caught:
         request(("--device", str(tmp_path)))
     assert caught.value.code is Code.MOUNT_INVALID
+    assert caught.value.message.endswith("is a directory, not a device node")
+    assert "--mount" in caught.value.hint
+    assert caught.value.details["field"] == "devices"
+
+
+def test_device_that_the_caller_may_not_open_is_refused(
+    monkeypatch: pytest.MonkeyPatch, open_descriptors: None
+) -> None:
+    """The kernel is asked, for lists of access count as well as modes."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    with pytest.raises(SandboxError) as caught:
+        request(("--device", "/dev/null"))
+    assert caught.value.code is Code.MOUNT_INVALID
+    assert caught.value.details["field"] == "devices"
+    assert "cannot be opened" in caught.value.message
 
 
 def test_base_must_be_a_directory(tmp_path: Path, open_descriptors: None) -> None:

@@ -84,3 +84,18 @@ def test_receipt_not_wanted_is_none_and_dash_is_a_table(
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith("receipt run_1")
+
+
+def test_receipt_goes_where_its_path_led_before_the_run(tmp_path: Path) -> None:
+    """The payload may have the directory's parent to write to, and put a link in its place."""
+    (tmp_path / "mounted" / "d").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    file = open_receipt_file(os.fsencode(tmp_path / "mounted" / "d" / "receipt.json"))
+    assert file is not None
+    (tmp_path / "mounted" / "d").rename(tmp_path / "mounted" / "moved")
+    (tmp_path / "mounted" / "d").symlink_to(tmp_path / "secret")
+    (tmp_path / "mounted" / "moved" / "receipt.json").symlink_to(tmp_path / "secret" / "file")
+    file.write(RECEIPT)
+    assert os.listdir(tmp_path / "secret") == []
+    assert os.listdir(tmp_path / "mounted" / "moved") == ["receipt.json"]
+    assert not (tmp_path / "mounted" / "moved" / "receipt.json").is_symlink()

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -160,16 +161,80 @@ def test_ending_has_a_line_where_the_status_is_not_the_commands(
     assert capfd.readouterr().err == line
 
 
+def entry(field: str, asked: object = "x", observed: object = "x", **rest: Any) -> Entry:
+    return Entry(field, asked, "mechanism", observed, **{"holds": True, **rest})
+
+
+def table_of(*entries: Entry) -> list[str]:
+    receipt = Receipt("run_1", "sbx_1", Tier.CONTAINER, "namespaces", entries)
+    return render.receipt_table(receipt).splitlines()[2:]
+
+
 def test_receipt_table_is_aligned_and_marks_differences() -> None:
     lines = render.receipt_table(RECEIPT).splitlines()
     assert lines[0] == "receipt run_1 of sbx_1: container tier, namespaces"
-    assert lines[1].split() == ["field", "asked", "observed", "mechanism", "source"]
+    assert lines[1].split() == "what asked seen, or by what means source".split()
     assert lines[2].endswith("ok")
     assert "self_reported, after payload" in lines[3]
     assert lines[4].endswith("DIFFERS")
-    column = lines[1].index("observed")
-    assert all(line[column - 2 : column] == "  " for line in lines[1:])
-    assert not any("\x1b" in line for line in lines)
+    assert lines[5:] == ["1 of 2 comparisons hold"]
+    column = lines[1].index("seen")
+    assert all(line[column - 2 : column] == "  " for line in lines[1:-1])
+
+
+def test_receipt_table_has_one_line_for_what_belongs_together() -> None:
+    names = ("user", "mnt", "pid")
+    lines = table_of(
+        *(entry(f"namespace.{name}", "own", str(at)) for at, name in enumerate(names)),
+        entry("no_new_privs", "1", "1"),
+        entry("seccomp_mode", "2", "2"),
+        Entry("limits.open_files", 9, "RLIMIT_NOFILE", None, "engine"),
+        Entry("limits.wall_seconds", 1.5, "clock", None, "engine"),
+    )
+    assert [line.split("  ")[0] for line in lines[:-1]] == ["namespaces", "system calls", "limits"]
+    assert "own" in lines[0]
+    assert "user mnt pid" in lines[0]
+    assert "no_new_privs 1, seccomp_mode 2" in lines[1]
+    assert "open_files 9, wall_seconds 1.5" in lines[2]
+    assert "RLIMIT_NOFILE, clock" in lines[2]
+    assert lines[-1] == "5 of 5 comparisons hold"
+
+
+@pytest.mark.parametrize(("holds", "verdict"), [(False, "DIFFERS"), (None, "-")])
+def test_receipt_table_hides_nothing_that_does_not_hold(holds: bool | None, verdict: str) -> None:
+    """An entry that differs, or could not be read, is not lost among those of its group."""
+    lines = table_of(
+        entry("capabilities.CapInh", "0", "0"),
+        entry("capabilities.CapPrm", "0", "not readable: EPERM", holds=holds),
+        entry("capabilities.CapEff", "0", "0"),
+    )
+    assert len(lines) == 3
+    assert "CapInh CapEff" in lines[0]
+    assert lines[0].endswith("ok")
+    assert lines[1].startswith("capabilities.CapPrm ")
+    assert "not readable: EPERM" in lines[1]
+    assert lines[1].endswith(verdict)
+
+
+def test_receipt_table_keeps_apart_who_says_so() -> None:
+    """What the inside reports of itself is never on a line with what was observed."""
+    lines = table_of(
+        entry("uid"),
+        entry("gid", source="self_reported"),
+        entry("groups", source="self_reported", after_payload=True),
+    )
+    assert [line.split()[-2:] for line in lines[:-1]] == [
+        ["observed", "ok"], ["self_reported", "ok"], ["payload", "ok"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("observed", ["a\x1b[2J\nb", ("lo", "x\x1b[2J\rb")])
+@pytest.mark.parametrize("fields", [("interfaces",), ("interfaces", "loopback_up")])
+def test_receipt_table_steers_no_terminal(fields: tuple[str, ...], observed: object) -> None:
+    lines = table_of(*(entry(field, at, observed) for at, field in enumerate(fields)))
+    assert len(lines) == 2
+    assert "\\x1b[2J" in lines[0]
+    assert all(line.isprintable() for line in lines)
 
 
 def test_reports_are_a_table_with_hints_below() -> None:
@@ -197,3 +262,20 @@ def test_explanation_shows_every_step_and_mechanism() -> None:
     )
     for part in ("container", "namespaces", "own network namespace", "MODE bits=9", "own_root"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ((Reason.EXITED, 3, None), "exited 3"),
+        ((Reason.SIGNALED, None, 9), "signaled 9"),
+        ((Reason.TIMED_OUT, None, 15), "timed_out 15"),
+        ((Reason.OUTPUT_LIMIT, None, None), "output_limit"),
+    ],
+)
+def test_receipt_says_how_the_command_ended(
+    end: tuple[Reason, int | None, int | None], words: str
+) -> None:
+    receipt = Receipt("run_1", "sbx_1", Tier.CONTAINER, "namespaces", (), *end)
+    assert render.receipt_table(receipt).endswith(f"0 of 0 comparisons hold; ended: {words}\n")
+    assert receipt.to_dict()["reason"] == str(end[0])

@@ -147,3 +147,19 @@ def test_words_never_show_a_content_or_a_raw_byte() -> None:
     assert "hunter2" not in text
     assert "content=7 bytes" in text
     assert r"path=/a\ b\n\xff" in text
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ((blob.MODE, 1 | 2 | 8), "mode privileged,loopback,root read-only"),
+        ((blob.MODE, 4), "mode host network"),
+        ((blob.MODE, 0), "mode none"),
+        ((blob.BIND, 2, 7, blob.NONE, b"/usr", b"/usr"), "attributes=ro,nosuid,nodev "),
+        ((blob.SPACE_BIND, 0o1777, 0, 0, 0, b"/tmp"), "mode=1777 uid=0 gid=0 attributes=none"),
+        ((blob.ROOT, 0, blob.NONE, blob.NONE, b""), "root kind=skeleton"),
+        ((blob.ROOT, 1, 0, blob.NONE, b"/srv"), "root kind=overlay"),
+    ],
+)
+def test_bits_and_kinds_have_words(step: tuple[Any, ...], words: str) -> None:
+    assert words in blob.describe(step)

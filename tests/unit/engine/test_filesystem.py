@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from made_up import IDS_START, ORDINARY, ROOT, directory_base, plan_of, source
 
-from kis.engine import blob
+from kis.engine import admission, blob
 from kis.engine.backend import Plan
 from kis.errors import Code, SandboxError
 from kis.profile import Device, EscapeHatch, Mount, NetworkPolicy, Profile, Secret, Tmpfs
@@ -60,7 +60,12 @@ def test_whom_a_mount_stands_for(profile: Profile, wanted: set[tuple[int, int, i
 def test_a_mount_that_takes_no_map_goes_plainly_when_told_so() -> None:
     plan = plan_of(mounted("ro", (500, 600)), plain=frozenset({"mounts[0]"}))
     assert map_of(plan, b"/w") == set()
-    assert "bound plainly" in dict(plan.mechanisms)["mounts[0]"]
+    how = dict(plan.mechanisms)["mounts[0]"]
+    assert "bound plainly" in how
+    # Started by root no payload is the caller: of sockets there only what is anybody's is open.
+    assert "anybody may use" in how
+    rootless = plan_of(mounted("ro", (500, 600)), host=ORDINARY)
+    assert "you may use" in dict(rootless.mechanisms)["mounts[0]"]
 
 
 def test_without_privilege_there_is_no_map() -> None:
@@ -189,3 +194,35 @@ def test_the_agent_has_an_id_of_its_own_wherever_there_are_two() -> None:
 def test_root_owns_what_is_not_the_users() -> None:
     for host, root in ((ROOT, 0), (ORDINARY, 1000)):
         assert found(plan_of(host=host), blob.DIR, b"/run")[1:4] == (0o755, root, root)
+
+
+def test_a_device_that_only_its_owner_may_use_is_refused_to_root() -> None:
+    """The node's owner is nobody inside; without privilege admission has asked the kernel."""
+    shut = Profile(devices=[Device(source(b"/dev/fuse", "device", (0, 0), mode=0o660))])
+    with pytest.raises(SandboxError) as caught:
+        plan_of(shut)
+    assert caught.value.code is Code.MOUNT_INVALID
+    assert caught.value.details["field"] == "devices"
+    assert "mode 0660" in caught.value.message
+    assert "chmod" in caught.value.hint
+    assert found(plan_of(shut, host=ORDINARY), blob.BIND, b"/dev/fuse")
+    readable = Profile(devices=[Device(source(b"/dev/rtc", "device", (0, 0), mode=0o664))])
+    assert found(plan_of(readable), blob.BIND, b"/dev/rtc")
+
+
+@pytest.mark.parametrize(("uid", "home"), [(0, b"/root"), (1000, b"/home/user")])
+def test_what_every_sandbox_has_replaces_the_bases_tree(uid: int, home: bytes) -> None:
+    """One thing at each path, though the base holds something there or a link on the way."""
+    names = (b"", b"/root", b"/usr")
+    trees = [(source(b"/srv" + name, owner=(0, 0)), name or b"/") for name in names]
+    links = [(b"/home", b"/usr/home"), (b"/tmp", b"/var/tmp"), (b"/bin", b"usr/bin")]
+    base = admission.make_base("directory", trees, links)
+    plan = plan_of(base=base, plain=frozenset({"base"}), uid=uid, gid=uid)
+    assert found(plan, blob.SPACE_BIND, home)
+    bound = {step[4] for step in plan.steps if step[0] == blob.BIND}
+    assert (b"/root" in bound) is (uid != 0)
+    assert b"/usr" in bound
+    linked = {step[1] for step in plan.steps if step[0] == blob.LINK}
+    assert b"/bin" in linked
+    assert b"/tmp" not in linked
+    assert (b"/home" in linked) is (uid == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ def frame(kind: int, payload: bytes, id: int = 1) -> bytes:
 BORN = frame(channel.BORN, b"", id=0)
 HELLO = frame(channel.HELLO, struct.pack("<III", 1, 5, 6), id=0)
 READY = frame(channel.READY, struct.pack("<IIII", 0, 0, 0, 0))
+KILLED = frame(channel.EXITED, struct.pack("<IIQQQ", 0xFFFFFFFF, 9, 1, 1, 1))
 EXITED = frame(channel.EXITED, struct.pack("<IIQQQ", 0, 0, 1, 1, 1))
 FAILED = frame(channel.FAILED, struct.pack("<IIII", 2, 2, 1, 0))
 FAULT = frame(channel.FAULT, struct.pack("<IIII", 3, 1, 0xFFFFFFFF, 0), id=0)
@@ -127,14 +129,14 @@ def test_output_is_kept_to_the_byte_and_then_everything_dies() -> None:
     assert not command.truncated
     assert made.output(1, b"9", 4.0) == [(KILL, None), (HANG_UP, None)]
     assert made.output(0, b"more", 4.1) == []
-    assert (command.kept, command.truncated) == (([b"12345"], [b"678"]), True)
+    assert (command.kept, command.truncated) == ((b"12345", b"678"), True)
     assert command.reason is Reason.OUTPUT_LIMIT
 
 
 def test_output_beyond_the_limit_is_cut_within_a_chunk() -> None:
     made, command = started()
     made.output(0, b"123456789", 4.0)
-    assert command.kept[0] == [b"12345678"]
+    assert command.kept[0] == b"12345678"
     assert command.counts == [8, 0]
 
 
@@ -143,7 +145,21 @@ def test_a_sink_takes_bytes_that_are_then_not_kept() -> None:
     command = run(sinks=(taken.append, None))
     assert not command.take(0, b"1234")
     assert command.take(0, b"56789")
-    assert (taken, command.kept) == ([b"1234", b"5678"], ([], []))
+    assert (taken, command.kept) == ([b"1234", b"5678"], (b"", b""))
+
+
+def test_output_in_tiny_parts_takes_no_more_room_than_in_large_ones() -> None:
+    """A payload with O_DIRECT on its standard output decides how much one read gives."""
+    command = run(output_bytes=None)
+    tracemalloc.start()
+    try:
+        for at in range(50_000):
+            command.take(0, b"%02d" % (at % 100))  # a new object each time, as from read(2)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(command.kept[0]) == 100_000
+    assert kept_bytes < 400_000
 
 
 @pytest.mark.parametrize("kills_all", [True, False])
@@ -248,6 +264,38 @@ def test_whatever_breaks_the_protocol_kills(packets: list[tuple[bytes, int]], wh
 def test_the_end_of_a_command_is_told_by_the_agent_alone() -> None:
     made, _ = started()
     assert (KILL, None) in made.received(EXITED, COMMAND, 4.0)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize("one_shot", [False, True])
+def test_a_command_killed_as_it_waits_breaks_no_protocol(ready: bool, one_shot: bool) -> None:
+    """Another process of the sandbox did it; the sandbox can go on living."""
+    made, command = life(one_shot=one_shot)
+    made.received(BORN, AGENT, 0.5)
+    made.received(HELLO, AGENT, 1.0)
+    if ready:
+        made.received(READY, COMMAND, 1.5)
+    assert made.received(KILLED, AGENT, 2.0) == [(END, None)]
+    assert (made.failure, made.killed, command.over) == (None, False, True)
+    assert made.live
+    assert command.failure is not None
+    assert command.failure.code is Code.AGENT_UNREACHABLE
+    assert "killed by signal 9 before it began" in command.failure.message
+
+
+def test_only_the_agent_tells_of_a_command_killed_as_it_waited() -> None:
+    made, _ = life()
+    made.received(BORN, AGENT, 0.5)
+    made.received(HELLO, AGENT, 1.0)
+    assert (KILL, None) in made.received(KILLED, COMMAND, 2.0)
+    assert made.failure is not None
+    assert "protocol" in made.failure.message
+
+
+def test_a_command_that_ran_and_was_killed_is_no_failure() -> None:
+    made, command = started()
+    assert made.received(KILLED, AGENT, 4.0) == [(END, None)]
+    assert command.failure is None
 
 
 def test_a_second_ready_kills() -> None:

@@ -9,6 +9,7 @@ import pytest
 from kis.backends.namespaces import Namespaces
 from kis.engine import blob
 from kis.engine.backend import Backend, Plan, Request
+from kis.engine.host import Host
 from kis.engine.prepare import Preparations, Prepared
 from kis.errors import SandboxError
 from kis.profile import NetworkPolicy, Profile, Secret
@@ -20,10 +21,11 @@ HERE = ROOT
 
 @pytest.mark.parametrize("start", [1879048192, 1879048192 + 65536, 2147287040])
 @pytest.mark.parametrize("mode", ["off", "loopback"])
-def test_a_moved_plan_equals_one_made_for_that_range(start: int, mode: str) -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_a_moved_plan_equals_one_made_for_that_range(start: int, mode: str, again: bool) -> None:
     base = host_base()
     request = Request(Profile(NetworkPolicy(mode)), base, HERE, 1000, 1000)
-    prepared = Prepared(Namespaces(), request, wants_ids=True)
+    prepared = Prepared(Namespaces(), request, again=again)
     expected = Namespaces().plan(request.replace(ids_start=start))
     assert prepared.plan(start) == expected
     assert prepared.encoded(prepared.plan(start)) == blob.encode(expected.steps)
@@ -33,6 +35,9 @@ class Odd(Backend):
     """Its plan depends on the range in a way that is no mere addition."""
 
     tier, name = Tier.CONTAINER, "odd"
+
+    def wants_ids(self, host: Host) -> bool:
+        return True
 
     def plan(self, request: Request) -> Plan:
         start = request.ids_start or 0
@@ -47,7 +52,7 @@ class Odd(Backend):
 def test_a_plan_that_moves_oddly_is_refused() -> None:
     request = Request(Profile(), host_base(), HERE, 1000, 1000)
     with pytest.raises(SandboxError) as refused:
-        Prepared(Odd(), request, wants_ids=True)
+        Prepared(Odd(), request, again=True)
     assert refused.value.code == "invariant_failed"
 
 

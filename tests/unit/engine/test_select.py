@@ -68,7 +68,8 @@ def test_the_first_present_one_decides_even_if_it_is_unusable() -> None:
     found = error([broken, Fake(Tier.CONTAINER, "two"), Fake(Tier.HOST, "three")])
     assert found.code is Code.TIER_UNAVAILABLE
     assert "one is unusable" in found.message
-    assert "Do this." in found.hint
+    assert found.hint.startswith("Usable here: host, container")
+    assert found.hint.endswith(" Do this.")  # so that a command in it can be pasted
     assert found.details["usable_tiers"] == ["host", "container"]
 
 
@@ -137,3 +138,12 @@ def test_the_hatch_of_the_process_tier_waives_no_limit() -> None:
 def test_no_confining_tier_is_said_as_such() -> None:
     hint = error([Fake(Tier.PROCESS, "p")], tier="container").hint
     assert hint == "No tier that confines is usable here."
+
+
+def test_another_user_of_the_process_tier_is_no_matter_of_root() -> None:
+    hatch = Profile(escape_hatch=EscapeHatch(allow_process_tier=True))
+    poor = Fake(Tier.PROCESS, "p", claims=EVERYTHING - {Demand.OTHER_USER})
+    with pytest.raises(SandboxError) as caught:
+        select.choose([poor], HOST, hatch, Command(["true"], user="root"), "process", None)
+    assert "started by root" not in caught.value.hint
+    assert "whoever starts kis" in caught.value.hint

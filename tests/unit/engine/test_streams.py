@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 
@@ -100,6 +101,48 @@ def test_drain_takes_what_is_there_and_waits_for_nobody() -> None:
     pipes.drain(taken)  # the other end stays open
     assert taken.bytes[STDOUT] == b"last words"
     assert pipes.wanted() == {}
+    pipes.close()
+
+
+def test_drain_is_not_held_by_a_writer_of_tiny_packets() -> None:
+    """A process left behind that goes on for ever, a byte at a time (pipe(2), O_DIRECT)."""
+    pipes, reads = streams(), 0
+    writer = pipes.theirs[1]
+    fcntl.fcntl(writer, fcntl.F_SETFL, os.O_DIRECT)
+
+    def take(stream: int, data: bytes) -> None:
+        nonlocal reads
+        reads += 1
+        assert (stream, data) == (STDOUT, b"x")
+        if reads < 10_000:
+            os.write(writer, b"x")
+
+    os.write(writer, b"x")
+    pipes.drain(take)
+    pipes.close()
+    assert 1 < reads < 1000
+
+
+def test_drain_takes_a_full_pipe_of_packets() -> None:
+    pipes, taken = streams(), Taken()
+    writer = pipes.theirs[1]
+    fcntl.fcntl(writer, fcntl.F_SETFL, os.O_DIRECT | os.O_NONBLOCK)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)  # as much as anybody without privilege can
+    packets = 0
+    while select.select([], [writer], [], 0)[1]:
+        packets += os.write(writer, b"x")
+    pipes.drain(taken)
+    pipes.close()
+    assert packets > 16
+    assert taken.bytes[STDOUT] == b"x" * packets
+
+
+def test_drain_closes_the_gate_of_a_command_that_never_began() -> None:
+    pipes = streams()
+    pipes.drain(Taken())
+    poll = select.poll()
+    poll.register(pipes.theirs[3], 0)
+    assert poll.poll(0) == [(pipes.theirs[3], select.POLLHUP)]
     pipes.close()
 
 
