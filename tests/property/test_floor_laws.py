@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from kis.caller.mountspec import MountSpec, either_mount, short_mount
 from kis.cli.flags import RUN_FLAGS, Flag, read_flags
 from kis.command import Command
 from kis.errors import SandboxError, escaped, quoted
-from kis.identity import _KEY, MountSource, _make_handle
+from kis.identity import MountSource
 from kis.limits import Limits
 from kis.profile import Device, Mount, NetworkPolicy, Profile, Secret, Tmpfs
 from kis.units import SIZE_UNITS, parse_duration, parse_size
@@ -23,18 +24,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=4).map(lambda names: b"/top/" + b"/
 
 
 def source(kind: str = "directory", path: bytes = b"/host") -> MountSource:
-    return _make_handle(
-        MountSource,
-        _KEY,
-        descriptor=-1,
-        kind=kind,
-        path=path,
-        device=1,
-        inode=2,
-        mode=0o666,
-        owner_uid=1000,
-        owner_gid=1000,
-    )
+    return made_up.source(path, kind)
 
 
 SOURCE = source()

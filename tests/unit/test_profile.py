@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import made_up
 import pytest
 
 from kis.errors import Code, ErrProfileUnsatisfiable, SandboxError
-from kis.identity import _KEY, MountSource, _make_handle
+from kis.identity import MountSource
 from kis.limits import Limits
 from kis.profile import (
     Device,
@@ -33,18 +34,7 @@ from kis.vocabulary import (
 def source(
     path: bytes = b"/host/data", kind: str = "directory", owner: tuple[int, int] = (1000, 1000)
 ) -> MountSource:
-    return _make_handle(
-        MountSource,
-        _KEY,
-        descriptor=-1,
-        kind=kind,
-        path=path,
-        device=1,
-        inode=2,
-        mode=0o666,
-        owner_uid=owner[0],
-        owner_gid=owner[1],
-    )
+    return made_up.source(path, kind, owner)
 
 
 def refused(make: Callable[[], object], code: Code, field: str) -> SandboxError:

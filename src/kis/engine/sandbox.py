@@ -12,6 +12,7 @@ import select
 
 from kis.engine.admission import refuse_wrong_types
 from kis.engine.exchange import Exchange
+from kis.engine.select import helps_for
 from kis.errors import Code, SandboxError
 from kis.vocabulary import Demand, Reason
 
@@ -232,7 +233,7 @@ def refuse_other_user(
         raise SandboxError(
             Code.PROFILE_UNSATISFIABLE,
             f"this sandbox cannot give {', '.join(sorted(unmet))}",
-            "Only kis started by root has more than one user to give.",
+            " ".join(helps_for(unmet, link.plan.tier)),
             {"field": "user", "unmet": sorted(map(str, unmet))},
         )
     if command.uid != uid and any(mount.writable for mount in profile.mounts):

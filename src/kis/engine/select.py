@@ -148,6 +148,12 @@ def _usable_tiers(backends: Sequence[Backend], host: Host) -> list[str]:
     return [str(tier) for tier in Tier if tier in found]
 
 
+def helps_for(unmet: frozenset[Demand], tier: Tier) -> list[str]:
+    """Return what can be done about demands that a tier cannot meet, a sentence each."""
+    known = _HELP | (_PROCESS_HELP if tier is Tier.PROCESS else {})
+    return [known[demand] for demand in sorted(unmet) if demand in known]
+
+
 def _unsatisfiable(
     backends: Sequence[Backend],
     host: Host,
@@ -165,8 +171,7 @@ def _unsatisfiable(
         and other.probe(host).status is Status.USABLE
         and demands_of(profile, command, other.tier) <= other.claims(host)
     ]
-    known = _HELP | (_PROCESS_HELP if backend.tier is Tier.PROCESS else {})
-    helps = [known[demand] for demand in sorted(unmet) if demand in known]
+    helps = helps_for(unmet, backend.tier)
     helps.append(f"These would: {'; '.join(would_do)}." if would_do else "No other one here would.")
     return SandboxError(
         Code.PROFILE_UNSATISFIABLE,
