@@ -59,7 +59,10 @@ void descend_kill_all(void)
 {
     for (;;) {
         descend_signal_all(SIGKILL);
+        /* Everything that has ended by now, so that a walk is not made for each of a storm's dead. */
         pid_t ended = waitpid(-1, NULL, 0);
+        while (ended > 0)
+            ended = waitpid(-1, NULL, WNOHANG);
         if (ended < 0 && errno == ECHILD)
             return;
     }

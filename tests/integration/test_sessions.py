@@ -222,3 +222,32 @@ with engine.create(profile, base, tier="container") as sandbox:
         "config_invalid {'field': 'tier'} no tier is called '[1]'",
         "0",
     ]
+
+
+def test_close_from_a_sink_or_signal_handler_kills_the_command(user: drive.Starter) -> None:
+    """The thread that runs the command cannot wait for it: closing ends it, and hangs nobody."""
+    body = """
+import signal
+sandbox = engine.create(Profile(), base, tier="container")
+signal.signal(signal.SIGALRM, lambda *_: sandbox.close())
+signal.alarm(1)
+print(sandbox.run(Command(["sleep", "300"])).reason)
+sandbox = engine.create(Profile(), base, tier="container")
+endless = Command(["sh", "-c", "echo out; exec sleep 300"])
+print(sandbox.run(endless, on_stdout=lambda _: sandbox.close()).reason)
+sandbox.close()
+"""
+    assert run(user, body) == ["killed", "killed"]
+
+
+def test_run_from_a_sink_is_refused(user: drive.Starter) -> None:
+    body = """
+def again(_):
+    try:
+        sandbox.run(Command(["true"]))
+    except SandboxError as error:
+        print(error.code)
+with engine.create(Profile(), base, tier="container") as sandbox:
+    print(sandbox.run(Command(["echo"]), on_stdout=again).reason)
+"""
+    assert run(user, body) == ["command_invalid", "exited"]

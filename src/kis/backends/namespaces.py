@@ -13,6 +13,7 @@ from kis.engine import blob
 from kis.engine.backend import DEFAULT_PATH, Backend, Finding, Plan
 from kis.engine.channel import STEP_NAMESPACES
 from kis.engine.limits import command_limits, core_limit, limits_claims
+from kis.errors import quoted
 from kis.linux.filesystem import bound_plainly, home_of, plan_tree
 from kis.profile import tier_isolation
 from kis.vocabulary import (
@@ -266,4 +267,5 @@ def _base_words(request: Request) -> str:
     if request.base.kind == "host":
         return "curated host tree, bound read-only"
     mapped = request.ids_start is not None
-    return "overlay, the directory below" + (", id-mapped" if mapped else "")
+    below = f"overlay over {quoted(request.base.trees[0][0].path)}"
+    return below + (", id-mapped" if mapped else "")

@@ -11,6 +11,7 @@ import os
 from kis.caller.config import admit
 from kis.cli import render
 from kis.cli.run import settings_of
+from kis.errors import Code, SandboxError
 from kis.library import Engine
 
 TYPE_CHECKING = False
@@ -26,6 +27,13 @@ def explain(words: Sequence[str]) -> int:
     settings = settings_of(words, "explain")
     if settings is None:
         return 0
+    if settings.receipt is not None:
+        raise SandboxError(
+            Code.CONFIG_INVALID,
+            "--receipt: explain runs nothing that there could be a receipt of",
+            "Say it with run.",
+            {"field": "receipt"},
+        )
     engine = Engine()
     request = admit(settings, engine, os.environb)
     explanation = engine.explain(

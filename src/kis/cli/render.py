@@ -156,7 +156,7 @@ def receipt_table(receipt: Receipt) -> str:
         alike = entry.holds or (entry.source == "engine" and entry.holds is None)
         name = _group_of(entry.field) if alike else at
         groups.setdefault((name, entry.source, entry.after_payload), []).append(entry)
-    rows: list[tuple[str, ...]] = [("what", "asked", "seen, or by what means", "source", "")]
+    rows: list[tuple[str, ...]] = [("what", "asked", "seen, or by what means", "source", "holds")]
     rows += [_receipt_row(group) for group in groups.values()]
     compared = [entry for entry in receipt.entries if entry.holds is not None]
     held = sum(entry.holds is True for entry in compared)

@@ -92,8 +92,7 @@ class PassedOn:
 
     def __init__(self, wall_seconds: float | None) -> None:
         self._until = None if wall_seconds is None else time.monotonic() + wall_seconds
-        self._held: dict[int, list[memoryview]] = {}
-        self._held_bytes = 0
+        self._held: dict[int, bytearray] = {}  # one each: a byte at a time must not cost more
         self._closed = False
 
     def to_standard_output(self, chunk: bytes) -> None:
@@ -112,17 +111,14 @@ class PassedOn:
             except BaseException:
                 self._closed = True
                 raise
-        if rest and self._held_bytes < _MOST_HELD_BYTES:
-            self._held.setdefault(descriptor, []).append(rest)
-            self._held_bytes += len(rest)
+        if rest and sum(map(len, self._held.values())) < _MOST_HELD_BYTES:
+            self._held.setdefault(descriptor, bytearray()).extend(rest)
 
     def finish(self, *, ended_by_itself: bool) -> None:
         """Write what is held: all of it, or of a command that was ended what is taken at once."""
         until = None if ended_by_itself else self._until
-        for descriptor, chunks in self._held.items():
-            for chunk in chunks:
-                if render.write_bytes(descriptor, chunk, until):
-                    break
+        for descriptor, held in self._held.items():
+            render.write_bytes(descriptor, memoryview(held), until)
 
 
 def _exit_status(outcome: Outcome) -> int:

@@ -203,13 +203,15 @@ def _asked(profile: Profile, command: Command, plan: Plan) -> list[Entry]:
     """One entry for every field of the profile and the command that a mechanism stands behind."""
     limits = profile.limits
     mechanisms = dict(plan.mechanisms)
+    # In the process tier what was not named is not asked for.
+    told, given = plan.confined, "open_files" in limits.named
     values: list[tuple[str, str | int | float | bool | tuple[str, ...] | None]] = [
-        ("network.mode", str(profile.network.mode)),
+        ("network.mode", str(profile.network.mode) if told or profile.network.named else None),
         ("user", f"{command.uid}:{command.gid}" if plan.confined else None),
         ("base", None),
         ("writable_root", profile.writable_root),
         ("capabilities", profile.capabilities),
-        ("limits.open_files", limits.resolved_open_files),
+        ("limits.open_files", limits.resolved_open_files if told or given else None),
         ("limits.wall_seconds", limits.resolved_wall_seconds),
         ("limits.output_bytes", limits.resolved_output_bytes),
     ]

@@ -275,6 +275,12 @@ class Life:
             )
             return self.agent_ended(now)
         if self.hung_up or (self.run is not None and self.run.over):
+            if not self.kills_all:  # it had not killed everything, and nobody else can
+                self.failure = self.failure or SandboxError(
+                    Code.CLEANUP_FAILED,
+                    f"not everything was killed within {END_SECONDS:g} s: processes may be left",
+                    "In the process tier a command can start them faster than they are ended.",
+                )
             self.killed = True
             self.deadline = now + KILL_SECONDS
             return [(KILL, None)]

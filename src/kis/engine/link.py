@@ -19,6 +19,7 @@ from kis.engine.channel import EXEC, MAX_PACKET_BYTES, MORE, Ready, broken
 from kis.engine.life import Life
 from kis.engine.observe import observe_command, observe_place
 from kis.errors import Code, SandboxError, os_reason
+from kis.vocabulary import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,6 +128,13 @@ class Link:
     def stop(self) -> None:
         """End the sandbox in good order."""
         self._perform(self.life.stop(time.monotonic()))
+
+    def kill_by_caller(self) -> None:
+        """End the sandbox at once, and with it the command under way: ``killed``."""
+        run = self.life.run
+        if run is not None and not run.over:
+            run.reason = run.reason or Reason.KILLED
+        self.kill()
 
     def kill(self) -> None:
         """End the sandbox at once."""

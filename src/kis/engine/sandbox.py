@@ -95,6 +95,7 @@ class Sandbox:
         self._release = release
         self._ended_by = ""
         self._lock = _thread.allocate_lock()
+        self._driver = 0  # the thread that holds the lock
 
     @property
     def tier(self) -> Tier:
@@ -120,34 +121,52 @@ class Sandbox:
         """
         refuse_wrong_types(command=command)
         self._live()  # before the lock, which a fork may have caught held
-        with self._lock:
-            link = self._live()
-            refuse_other_user(link, self._profile, self._claims, self._uid, command)
-            exchange = Exchange(
-                link,
-                self._profile,
-                command,
-                sandbox=self.id,
-                sinks=(on_stdout, on_stderr),
-                stdin_fd=stdin_fd,
+        if self._driver == _thread.get_ident():
+            raise SandboxError(
+                Code.COMMAND_INVALID,
+                "a command is being run by this very thread: from a sink or signal handler of it "
+                "no other can be",
+                "Run it when that one is over, or in another sandbox.",
+                {"field": "command"},
             )
+        with self._lock:
+            self._driver = _thread.get_ident()
             try:
-                exchange.begin()
-                drive(link, link.is_idle)
-            except BaseException:
-                self._end(cause_of_end(link, "interruption"))
-                raise
-            if link.life.gone:
-                self._end(cause_of_end(link, "death"))
-            return exchange.outcome()
+                return self._run(command, (on_stdout, on_stderr), stdin_fd)
+            finally:
+                self._driver = 0
+
+    def _run(
+        self, command: Command, sinks: tuple[Sink | None, Sink | None], stdin_fd: int | None
+    ) -> Outcome:
+        link = self._live()
+        refuse_other_user(link, self._profile, self._claims, self._uid, command)
+        exchange = Exchange(
+            link, self._profile, command, sandbox=self.id, sinks=sinks, stdin_fd=stdin_fd
+        )
+        try:
+            exchange.begin()
+            drive(link, link.is_idle)
+        except BaseException:
+            self._end(cause_of_end(link, "interruption"))
+            raise
+        if link.life.gone:
+            self._end(cause_of_end(link, "death"))
+        return exchange.outcome()
 
     def close(self) -> None:
         """End the sandbox: every process in it dies. More than once does no harm.
 
-        In a fork of the process that made it, only the fork's copies of descriptors are closed.
+        While another thread runs a command this waits for its end; from a sink or signal handler
+        of the thread that runs it, the command is killed. In a fork of the process that made it,
+        only the fork's copies of descriptors are closed.
         """
         if self._link is not None and not self._link.is_ours():
             self._end("closed")
+            return
+        if self._driver == _thread.get_ident():
+            if self._link is not None:
+                self._link.kill_by_caller()
             return
         with self._lock:
             self._end("closed", orderly=True)

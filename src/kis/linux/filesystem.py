@@ -325,6 +325,7 @@ def _refuse_shut_device(handle: MountSource) -> None:
         Code.MOUNT_INVALID,
         f"{quoted(handle.path)} has mode {handle.mode:04o}, which lets only its owner and group "
         f"({handle.owner_uid}:{handle.owner_gid}) use it, and inside nobody is the host's root",
-        "Give the node a mode that lets others use it (chmod o+rw), or start kis in its group.",
+        "Give the node a mode that lets others use it (chmod o+rw), or start kis as somebody of "
+        "its group, without privilege.",
         {"field": "devices", "source": quoted(handle.path)},
     )

@@ -173,7 +173,7 @@ def table_of(*entries: Entry) -> list[str]:
 def test_receipt_table_is_aligned_and_marks_differences() -> None:
     lines = render.receipt_table(RECEIPT).splitlines()
     assert lines[0] == "receipt run_1 of sbx_1: container tier, namespaces"
-    assert lines[1].split() == "what asked seen, or by what means source".split()
+    assert lines[1].split() == "what asked seen, or by what means source holds".split()
     assert lines[2].endswith("ok")
     assert "self_reported, after payload" in lines[3]
     assert lines[4].endswith("DIFFERS")
