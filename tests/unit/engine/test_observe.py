@@ -59,14 +59,24 @@ def test_limits() -> None:
 def child() -> Iterator[tuple[int, int]]:
     """A process with three streams and one pipe, and that pipe's number."""
     read_end, write_end = os.pipe()
+    # It speaks when its loader has opened and closed what it needs, and then only waits.
     sleeper = subprocess.Popen(
-        ["/bin/sleep", "60"], stdin=subprocess.DEVNULL, pass_fds=[read_end], cwd="/"
+        ["/bin/sh", "-c", "echo; read nothing"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[read_end],
+        cwd="/",
     )
+    assert sleeper.stdout is not None
+    assert sleeper.stdin is not None
     try:
+        assert sleeper.stdout.readline() == b"\n"
         yield sleeper.pid, read_end
     finally:
         sleeper.kill()
         sleeper.wait()
+        sleeper.stdin.close()
+        sleeper.stdout.close()
         os.close(read_end)
         os.close(write_end)
 
