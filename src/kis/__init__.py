@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kis.api import AsyncEngine, Engine
     from kis.command import Command, CommandFailed, Outcome, Usage
     from kis.errors import (
         Code,
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
         ErrTierUnavailable,
         SandboxError,
     )
-    from kis.library import AsyncEngine, Engine
     from kis.limits import Limits
     from kis.profile import (
         Device,
@@ -43,7 +43,7 @@ _ROOMS = {
         "ErrTierUnavailable",
         "SandboxError",
     ),
-    "library": ("AsyncEngine", "Engine"),
+    "api": ("AsyncEngine", "Engine"),
     "limits": ("Limits",),
     "profile": (
         "Device",

@@ -109,8 +109,8 @@ def test_every_demand_and_tier_is_documented() -> None:
 
 def test_tiers_that_are_built_are_marked() -> None:
     """The columns name the backends, and say yes exactly where there is one."""
+    from kis.api import backend_table
     from kis.engine.backend import AbsentBackend
-    from kis.library import backend_table
 
     built = {str(b.tier): b.name for b in backend_table() if not isinstance(b, AbsentBackend)}
     for tier, cells in rows(page("tiers.md"), "tier").items():

@@ -33,9 +33,9 @@ ARROWS = {
     "linux": {"floor", "engine"},
     "backends": {"floor", "engine", "linux"},
     "caller": {"floor", "engine"},
-    "library": {"floor", "engine", "linux", "backends", "caller"},
-    "cli": {"floor", "engine", "caller", "library", "facade"},
-    "facade": {"floor", "library"},
+    "api": {"floor", "engine", "linux", "backends", "caller"},
+    "cli": {"floor", "engine", "caller", "api", "facade"},
+    "facade": {"floor", "api"},
     "main": {"cli"},
 }
 
@@ -135,8 +135,8 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("kis.engine.engine", "from kis.caller.config import Settings"),
         ("kis.linux.filesystem", "import kis.backends.namespaces"),
         ("kis.backends.process", "from kis.backends import namespaces"),
-        ("kis.caller.config", "from kis.library import Engine"),
-        ("kis.library", "import kis.cli.render"),
+        ("kis.caller.config", "from kis.api import Engine"),
+        ("kis.api", "import kis.cli.render"),
         ("kis.cli.run", "from kis.backends.process import Process"),
     ],
 )

@@ -1,5 +1,5 @@
 """What a caller of the engine decides: files, flags, names, defaults.
 
 Knows: the machine's names for things. Must not know: how anything is enforced.
-Called by: library and cli.
+Called by: api and cli.
 """

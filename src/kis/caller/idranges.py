@@ -1,7 +1,7 @@
 """A host id range of its own for every live sandbox that root starts.
 
 Knows: which ids are free, and that a flock holds a range. Must not know: what is mapped to it.
-Called by: library, which hands it to the engine.
+Called by: api, which hands it to the engine.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ Called by: cli.
 
 from __future__ import annotations
 
+from kis.api import Engine
 from kis.cli import render
 from kis.cli.flags import BACKENDS_FLAGS, flags_help, read_flags
 from kis.errors import Code, SandboxError, quoted
-from kis.library import Engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 
+from kis.api import Engine
 from kis.caller.config import admit
 from kis.cli import render
 from kis.cli.run import settings_of
 from kis.errors import Code, SandboxError
-from kis.library import Engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

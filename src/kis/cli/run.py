@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 
+from kis.api import Engine
 from kis.caller.config import Request, Settings, admit, read_settings
 from kis.cli import render
 from kis.cli.flags import RUN_FLAGS, flags_help, read_flags
 from kis.cli.receiptfile import open_receipt_file
 from kis.errors import Code, SandboxError
-from kis.library import Engine
 from kis.vocabulary import Reason
 
 TYPE_CHECKING = False

@@ -1,6 +1,6 @@
 """The asyncio driver: the same life and link, fed by an event loop.
 
-Knows: how to wait in a loop. Must not know: what the events mean. Called by: library, and by
+Knows: how to wait in a loop. Must not know: what the events mean. Called by: api, and by
 nothing on the blocking path, which must not pay for importing asyncio.
 """
 

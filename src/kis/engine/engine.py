@@ -1,7 +1,7 @@
 """The one path: profile, host facts, selection, plan, launch, sandbox, outcome and receipt.
 
 Knows: the order of things. Must not know: any backend, file format, environment variable.
-Called by: library. Keeps no state but live handles and what it has read of the machine.
+Called by: api. Keeps no state but live handles and what it has read of the machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The curated host tree: which parts of this machine a payload may see by default.
 
 Knows: the distributions' places for what programs need. Must not know: profiles, users.
-Called by: library (hands it to the engine), once per base: contents are read here and cached.
+Called by: api (hands it to the engine), once per base: contents are read here and cached.
 """
 
 from __future__ import annotations
