@@ -230,8 +230,8 @@ static _Noreturn void execute(uint32_t id, const struct command *command)
     exec_failed(id, error == EACCES ? refused : name, error);
 }
 
-_Noreturn void command_run(uint32_t id, uint8_t *blob, size_t length, const int *descriptors, uint64_t grantable,
-                           bool probe)
+_Noreturn void command_run(uint32_t id, uint8_t *blob, size_t length, const int *descriptors,
+                           uint64_t grantable, bool probe)
 {
     sigset_t none;
     sigemptyset(&none);

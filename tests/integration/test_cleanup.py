@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -302,3 +303,54 @@ def test_payload_that_kills_its_neighbours_hangs_nobody(starter: drive.Starter) 
     assert len(ends) == 20
     assert set(ends) <= {"signaled", early}
     assert gone(word)
+
+
+def test_first_process_is_known_by_its_name(starter: drive.Starter) -> None:
+    """As root it is started through a descriptor, and would be called by its number."""
+    word = mark()
+    argv = starter.kis_argv("sandbox", "run", "--tier", "container", "--", "sleep", word)
+    with starter.start(argv) as process:
+        assert drive.eventually(lambda: len(drive.processes_with(word)) >= 2)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        names = [Path(f"/proc/{child}/comm").read_text().strip() for child in children]
+        process.kill()
+    assert "kis-init" in names
+    assert gone(word)
+
+
+def test_personality_of_the_caller_stays_outside(starter: drive.Starter) -> None:
+    """`setarch -R` switches address randomisation off; a payload must not run without it."""
+    setarch = shutil.which("setarch")
+    if setarch is None:
+        pytest.skip("needs setarch: util-linux")
+    read = ("cat", "/proc/self/personality")
+    assert starter.call([setarch, "-R", *read]).stdout == b"00040000\n"
+    for tier in (["--tier", "container"], ["--tier", "process", "--allow-process-tier"]):
+        argv = starter.kis_argv("sandbox", "run", *tier, "--", *read)
+        assert starter.call([setarch, "-R", *argv]).stdout == b"00000000\n"
+
+
+FEW_DESCRIPTORS = """
+import os, resource
+from kis import Command, Engine, Profile, SandboxError
+engine = Engine()
+base = engine.admit_host_base()
+engine.run(Command(["true"]), Profile(), base, tier="container").check()
+used = len(os.listdir("/proc/self/fd"))
+codes = set()
+for more in range(24):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, resource.getrlimit(7)[1]))
+    try:
+        engine.run(Command(["true"]), Profile(), base, tier="container")
+        codes.add("ran")
+    except SandboxError as error:
+        codes.add(str(error.code))
+        assert error.hint
+print(sorted(codes))
+"""
+
+
+def test_too_few_descriptors_are_a_typed_error(starter: drive.Starter) -> None:
+    done = starter.script(FEW_DESCRIPTORS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"['ran', 'setup_failed']\n"

@@ -51,6 +51,14 @@ def test_explain_runs_nothing(starter: drive.Starter, room: Path) -> None:
     assert list(room.iterdir()) == []
 
 
+def test_explain_has_no_receipt_to_give(starter: drive.Starter, room: Path) -> None:
+    flags = ("--tier", "container", "--receipt", room / "r.json")
+    done = starter.kis("sandbox", "explain", *flags, "--", "true")
+    assert done.returncode == 125
+    assert done.stderr.startswith(b"config_invalid: --receipt")
+    assert not (room / "r.json").exists()
+
+
 def test_explain_in_json(starter: drive.Starter) -> None:
     done = starter.kis("sandbox", "explain", "--tier", "container", "--json", "--", "true")
     assert done.returncode == 0, done.stderr

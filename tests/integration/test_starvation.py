@@ -44,6 +44,17 @@ def test_storm_of_zombies_ends_with_the_engine(starter: drive.Starter, storm: Pa
     assert drive.eventually(lambda: drive.processes_with(storm.name) == [])
 
 
+def test_storm_of_zombies_ends_with_the_time_in_the_process_tier(
+    starter: drive.Starter, storm: Path
+) -> None:
+    """Without a PID namespace too everything is dead when the run is over, and nobody is killed
+    half-way: a supervisor that had to be would be ``cleanup_failed``."""
+    done = starter.unconfined(storm, "20", flags=("--timeout", "1", "--grace", "0.1"))
+    assert done.returncode == 124, done.stderr
+    assert b"cleanup_failed" not in done.stderr
+    assert drive.processes_with(storm.name) == []
+
+
 HELD = """
 import sys
 from kis import Command, Engine, Profile

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 RANGE_IDS = 65536
 FIRST_ID = 0x70000000
+_DIRECTORY_HINT = (
+    "Root must be able to make and lock files there, and have open files left (ulimit -n); or hand "
+    "the engine other ranges (id_ranges=)."
+)
 RANGES = 4094  # up to 0x7ffe0000: ids above 2^31 are negative to software that uses int
 DIRECTORY = b"/run/kis/ids"
 
@@ -88,7 +92,7 @@ class FlockedIdRanges:
                     return IdRange(FIRST_ID + number * RANGE_IDS, descriptor)
         finally:
             os.close(directory)
-        raise _failed(f"all {RANGES} id ranges are in use")
+        raise _failed(f"all {RANGES} id ranges are in use", "Close sandboxes, or take turns.")
 
     def _taken_ranges(self) -> frozenset[int]:
         """Return the numbers of ranges that accounts of this machine overlap."""
@@ -165,5 +169,5 @@ def _try_lock(directory: int, number: int) -> int | None:
     return descriptor
 
 
-def _failed(what: str) -> SandboxError:
-    return SandboxError(Code.SETUP_FAILED, what, details={"step": "id_range"})
+def _failed(what: str, hint: str = _DIRECTORY_HINT) -> SandboxError:
+    return SandboxError(Code.SETUP_FAILED, what, hint, {"step": "id_range"})

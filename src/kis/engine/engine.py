@@ -11,7 +11,7 @@ import os
 from kis.engine import admission, blob, host, launch, select
 from kis.engine.admission import refuse_wrong_types
 from kis.engine.exchange import Exchange
-from kis.engine.faults import fault_error, takes_no_map
+from kis.engine.faults import exhaustion, fault_error, takes_no_map
 from kis.engine.link import Link
 from kis.engine.prepare import EXAMPLE_IDS, Preparations
 from kis.engine.report import Explanation, Report, explanation
@@ -127,21 +127,9 @@ class Core:
     ) -> Explanation:
         """Return the plan in words, having started nothing. Raises as ``run`` does before it."""
         refuse_wrong_types(command=command, profile=profile, base=base)
-        here = self.host()
-        prepared = self.preparations.prepare(
-            self.table,
-            here,
-            profile,
-            base,
-            command,
-            (command.uid, command.gid),
-            tier,
-            backend,
-            frozenset(),
-        )
-        start = EXAMPLE_IDS if prepared.backend.wants_ids(here) else None
-        demands = select.demands_of(profile, command, prepared.backend.tier)
-        return explanation(prepared.plan(start), map(str, demands))
+        attempt = Attempt(self, profile, base, command, tier, backend, told_only=True)
+        demands = select.demands_of(profile, command, attempt.backend.tier)
+        return explanation(attempt.plan(), map(str, demands))
 
     def canary(self, backend: Backend, here: Host) -> Attempt:
         """Return an attempt at the least that a backend must manage."""
@@ -169,7 +157,10 @@ class Attempt:
         tier: Tier | str | None,
         backend: str | None,
         here: Host | None = None,
+        *,
+        told_only: bool = False,
     ) -> None:
+        """With ``told_only`` no id range is taken: the plan is made for an example of one."""
         self.core = core
         self.profile = profile
         self.base = base
@@ -184,8 +175,10 @@ class Attempt:
         self.prepared = self._prepare()
         self.backend = self.prepared.backend
         self._ids: IdRange | None = None
+        self._start: int | None = None
         if self.backend.wants_ids(self.here):
-            self._ids = self._acquire()
+            self._ids = None if told_only else self._acquire()
+            self._start = EXAMPLE_IDS if self._ids is None else self._ids.start
 
     def _acquire(self) -> IdRange:
         ranges = self.core._id_ranges
@@ -213,7 +206,7 @@ class Attempt:
 
     def plan(self) -> Plan:
         """Return the plan of this attempt. Pure, given the ids."""
-        return self.prepared.plan(None if self._ids is None else self._ids.start)
+        return self.prepared.plan(self._start)
 
     def launch(self, *, one_shot: bool) -> Link:
         """Start the launcher and return the link to it; nothing was waited for."""
@@ -244,6 +237,9 @@ class Attempt:
 
     def refused(self, fault: Fault, plan: Plan) -> SandboxError:
         """Return the error for a launch that failed for good."""
+        ran_out = exhaustion(fault)
+        if ran_out is not None:
+            return ran_out
         finding = self.backend.refused(self.here, fault, self.core._agent.path)
         if finding is None:
             return fault_error(fault, plan)

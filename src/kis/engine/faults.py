@@ -6,6 +6,7 @@ Called by: engine. Pure.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from kis.engine import blob, channel
@@ -29,6 +30,11 @@ _WHAT = {
     channel.STEP_MOUNT: "it cannot be mounted",
     channel.STEP_TARGET: "the target cannot be used",
     channel.STEP_ROOT: "it cannot be the root",
+}
+_EXHAUSTED = {
+    errno.EMFILE: "Raise the limit on open files (ulimit -n): a sandbox takes one for each mount.",
+    errno.ENFILE: "The machine has no open files left (fs.file-max).",
+    errno.ENOMEM: "The machine, or the group that kis runs in, has no memory left.",
 }
 _HINTS = {
     channel.STEP_IDMAP: "Mount it read-only, or put the files on a file system that takes id maps "
@@ -60,6 +66,20 @@ def takes_no_map(fault: Fault, plan: Plan, writable: frozenset[str]) -> str | No
     if overlaid and origin == "base" and fault.step in (channel.STEP_MOUNT, channel.STEP_ROOT):
         return origin  # before Linux 5.19 no overlay takes mapped layers
     return None
+
+
+def exhaustion(fault: Fault) -> SandboxError | None:
+    """Return the error of a launch that ran out of something, whatever it was at: neither the
+    platform nor an input is to blame. ``None`` for every other fault."""
+    hint = _EXHAUSTED.get(fault.errno)
+    if hint is None:
+        return None
+    return SandboxError(
+        Code.SETUP_FAILED,
+        f"the launcher failed at step {fault.step_name} ({os.strerror(fault.errno)})",
+        hint,
+        {"step": fault.step_name, "errno": fault.errno},
+    )
 
 
 def fault_error(fault: Fault, plan: Plan) -> SandboxError:

@@ -69,3 +69,14 @@ def test_closed_output_is_told_once(output: tuple[int, int]) -> None:
     with pytest.raises(render.OutputClosed):
         passed.to_standard_output(b"x")
     passed.to_standard_error(b"y")
+
+
+def test_what_is_held_does_not_grow_with_the_number_of_reads(output: tuple[int, int]) -> None:
+    """A payload decides how little comes in one read; a byte must not cost a hundred."""
+    passed = PassedOn(0.0)
+    passed.to_standard_output(bytes(1 << 20))  # more than the pipe takes, and nobody reads
+    [before] = map(len, passed._held.values())
+    for _ in range(1000):
+        passed.to_standard_output(b"y")
+    [held] = passed._held.values()
+    assert held[before:] == bytearray(b"y" * 1000)

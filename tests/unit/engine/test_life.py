@@ -336,3 +336,12 @@ def test_what_could_not_be_executed_is_told_apart(
     assert error.message.isprintable()
     if kind == "interpreter_missing":
         assert error.details["interpreter"] == "/nope/interp"
+
+
+def test_a_supervisor_that_had_to_be_killed_has_not_cleaned_up() -> None:
+    """In the process tier nobody else can: a promise was not kept, and that is said."""
+    made, _ = started(kills_all=False)
+    made.received(EXITED, AGENT, 4.0)
+    assert made.tick(4.0 + END_SECONDS) == [(KILL, None)]
+    assert made.failure is not None
+    assert made.failure.code is Code.CLEANUP_FAILED
